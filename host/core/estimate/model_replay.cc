@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
+
+#include "sharding/flat_layout.h"
 
 namespace coupler {
 namespace {
@@ -65,16 +68,11 @@ ModelReplay::ModelReplay(MemoryLedger& ledger, const StepLog& log, const LoggedM
       unit_of_(model.parameters.size(), kNone),
       part_of_(model.parameters.size(), kNone) {
   for (const EstimateUnit& unit : plan.units) {
-    Unit& made = units_.emplace_back(
-        Unit{.plan = &unit, .keep = unit.keep, .layout = layout_for(unit, model, plan)});
-    if (plan.group_size == 1 && plan.parameter_buffers < 0) made.keep = DB_KEEP_ALWAYS;
-    if (made.keep == DB_KEEP_ALWAYS && (unit.converts || !made.in_place())) {
-      made.keep = DB_KEEP_STEP;
-    }
+    Unit& made = units_.emplace_back(Unit{.plan = &unit, .layout = layout_for(unit, model, plan)});
+    made.keep = made.layout.keep(unit.keep, unit.converts, plan.parameter_buffers >= 0);
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       unit_of_[unit.parameters[i]] = units_.size() - 1;
       part_of_[unit.parameters[i]] = i;
-      made.trains = made.trains || trains(unit.parameters[i]);
     }
     made.taken.resize(unit.parameters.size());
     made.alone.resize(unit.parameters.size());
@@ -84,51 +82,38 @@ ModelReplay::ModelReplay(MemoryLedger& ledger, const StepLog& log, const LoggedM
       ledger.result().largest_unit_name = unit.name;
     }
   }
-  for (size_t i = 0; i < units_.size(); ++i) {
-    if (units_[i].trains) launch_order_.push_back(i);
-  }
-  const auto first_of = [&](size_t unit) {
-    const auto& parameters = units_[unit].plan->parameters;
-    return *std::min_element(parameters.begin(), parameters.end());
-  };
-  std::sort(launch_order_.begin(), launch_order_.end(),
-            [&](size_t a, size_t b) { return first_of(a) > first_of(b); });
+  std::vector<const ShardLayout*> layouts;
+  for (const Unit& unit : units_) layouts.push_back(&unit.layout);
+  launch_order_ = first_reduce_order(layouts);
 }
 
 // strategy/flat_parameters.cc
 void ModelReplay::make_flat(const std::vector<size_t>& parameters, bool gradients) {
-  struct Group {
-    uint64_t bytes = 0;
-    int64_t elements = 0;
-    std::vector<size_t> slots;
-  };
-  std::map<int32_t, std::vector<Group>> by_type;
-  uint64_t count = 0;
-  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
-    if (!trains(*p)) continue;
-    const LoggedParameter& parameter = model_.parameters[*p];
-    const auto numel = static_cast<int64_t>(parameter.numel());
-    std::vector<Group>& groups = by_type[parameter.dtype];
-    const bool full =
-        plan_.sub_group > 0 && !groups.empty() && groups.back().elements + numel > plan_.sub_group;
-    if (groups.empty() || full) groups.emplace_back();
-    groups.back().bytes += (parameter.bytes() + 63) / 64 * 64;
-    groups.back().elements += numel;
-    groups.back().slots.push_back(*p);
-    ++count;
+  std::vector<size_t> trained;
+  std::vector<FlatParameter> sizes;
+  for (const size_t p : parameters) {
+    if (!trains(p)) continue;
+    const LoggedParameter& parameter = model_.parameters[p];
+    trained.push_back(p);
+    sizes.push_back({.dtype = parameter.dtype,
+                     .element_size = static_cast<int64_t>(parameter.element_size),
+                     .numel = static_cast<int64_t>(parameter.numel())});
   }
-  for (const auto& [type, groups] : by_type) {
-    for (const Group& group : groups) {
-      const bool last = &group == &groups.back();
-      keep(Part::kParameters, group.bytes);
-      if (gradients) keep(Part::kGradients, group.bytes + (last ? count * 4 : 0));
-      flat_bytes_.push_back(group.bytes);
-      if (!plan_.sharded() && plan_.world > 1) {
-        if (gradients && type == DB_F32) keep_compression(group.slots, group.bytes);
-        // strategy/local_sgd.cc: the last average and the velocity
-        if (plan_.communication.local_sgd_momentum != 0 && !gradients)
-          for (int i = 0; i < 2; ++i) keep(Part::kBuffers, group.bytes);
-      }
+  const int64_t most = plan_.sub_group > 0 ? plan_.sub_group : std::numeric_limits<int64_t>::max();
+  for (FlatLayout& group : lay_out_flat(sizes, most)) {
+    for (size_t& parameter : group.parameters) parameter = trained[parameter];
+    const LoggedParameter& first = model_.parameters[group.parameters.front()];
+    const uint64_t bytes = static_cast<uint64_t>(group.numel) * first.element_size;
+    keep(Part::kParameters, bytes);
+    if (gradients) {
+      keep(Part::kGradients, bytes + static_cast<uint64_t>(group.flags) * first.element_size);
+    }
+    flat_bytes_.push_back(bytes);
+    if (plan_.sharded() || plan_.world == 1) continue;
+    if (gradients && first.dtype == DB_F32) keep_compression(group.parameters, bytes);
+    // strategy/local_sgd.cc: the last average and the velocity
+    if (plan_.communication.local_sgd_momentum != 0 && !gradients) {
+      for (int i = 0; i < 2; ++i) keep(Part::kBuffers, bytes);
     }
   }
 }
@@ -298,7 +283,7 @@ void ModelReplay::make_optimizer_state() {
     }
   }
   for (Unit& unit : units_) {
-    if (!unit.trains) continue;
+    if (!unit.layout.trains()) continue;
     const uint64_t bytes = aligned_bytes(unit.layout.shard_numel, unit.plan->element);
     if (optimizer_disk_ == nullptr || unit.keep == DB_KEEP_ALWAYS) {
       state(bytes);
@@ -471,11 +456,7 @@ void ModelReplay::backward_ended(bool reduced) {
     replicated_gradients_.clear();
     in_backward_ = false;
     if (!std::exchange(order_learnt_, true)) {
-      std::vector<size_t> order = completion_order_;
-      for (const size_t unit : launch_order_) {
-        if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
-      }
-      launch_order_ = std::move(order);
+      launch_order_ = learned_reduce_order(completion_order_, launch_order_);
     }
   }
   residency_->end_of_pass();

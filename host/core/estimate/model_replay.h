@@ -43,8 +43,6 @@ class ModelReplay {
     MemoryLedger::Block staging, room;
     std::vector<MemoryLedger::Block> packed;
     size_t waiting = 0;
-    bool trains = false;
-    bool in_place() const { return layout.transfers.size() == 1 && !layout.transfers[0].packed(); }
   };
   static constexpr size_t kNone = ~size_t{0};
 

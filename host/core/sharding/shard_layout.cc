@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <utility>
 
 namespace coupler {
 namespace {
@@ -34,6 +36,7 @@ void ShardLayout::place_parts(const std::vector<ShardParameter>& parameters) {
     part.index = parameter.index;
     part.offset = aligned_elements(numel);
     part.numel = parameter.numel;
+    part.trains = parameter.trains;
     part.begin = static_cast<int64_t>((*parameter.bounds)[static_cast<size_t>(rank)]);
     part.end = static_cast<int64_t>((*parameter.bounds)[static_cast<size_t>(rank) + 1]);
     numel = part.offset + part.numel;
@@ -132,6 +135,44 @@ void ShardLayout::place_in_staging(bool all) {
       staging_numel = aligned_elements(staging_numel + run.numel());
     }
   }
+}
+
+bool ShardLayout::trains() const {
+  return std::any_of(parts.begin(), parts.end(), [](const ShardPart& part) { return part.trains; });
+}
+
+db_keep ShardLayout::keep(db_keep planned, bool converts, bool offloaded) const {
+  // Nothing is sharded on a single rank: gathering would only copy what is already here.
+  const bool always = planned == DB_KEEP_ALWAYS || (ranks == 1 && !offloaded);
+  if (!always) return planned;
+  // The intercept converts types, so a unit that needs it must be managed. A whole unit's memory is
+  // also the optimizer's: if this rank's part is not one piece of it, the unit is managed, too.
+  return converts || !in_place() ? DB_KEEP_STEP : DB_KEEP_ALWAYS;
+}
+
+std::vector<size_t> first_reduce_order(const std::vector<const ShardLayout*>& units) {
+  std::vector<std::pair<size_t, size_t>> by_first;  // first parameter, unit
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    if (!units[unit]->trains()) continue;
+    const auto& parts = units[unit]->parts;
+    const auto first =
+        std::min_element(parts.begin(), parts.end(),
+                         [](const ShardPart& a, const ShardPart& b) { return a.index < b.index; });
+    by_first.emplace_back(first->index, unit);
+  }
+  std::sort(by_first.rbegin(), by_first.rend());
+  std::vector<size_t> result;
+  for (const auto& [first, unit] : by_first) result.push_back(unit);
+  return result;
+}
+
+std::vector<size_t> learned_reduce_order(std::vector<size_t> completed,
+                                         const std::vector<size_t>& first) {
+  const std::vector<size_t> listed = completed;
+  std::copy_if(first.begin(), first.end(), std::back_inserter(completed), [&](size_t unit) {
+    return std::find(listed.begin(), listed.end(), unit) == listed.end();
+  });
+  return completed;
 }
 
 }  // namespace coupler

@@ -6,6 +6,8 @@
 // copy. Small runs are packed into one message, since a message costs more than copying it.
 #pragma once
 
+#include <coupler/sharding.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -32,6 +34,7 @@ struct ShardPart {
   int64_t begin = 0, end = 0;   // the part of the parameter this rank owns
   int64_t shard_offset = 0;     // of that part in the shard
   int64_t staging_offset = -1;  // of its gradient in staging; -1: not staged
+  bool trains = true;
 };
 
 // [bounds[r], bounds[r + 1]) of the whole unit belongs to rank r; it may contain parts of several
@@ -65,6 +68,14 @@ struct ShardLayout {
   ShardLayout(const std::vector<ShardParameter>& parameters, bool whole_gradients, int rank,
               int ranks);
 
+  // Whether this rank's part is one contiguous piece of the whole unit's memory.
+  bool in_place() const { return transfers.size() == 1 && !transfers[0].packed(); }
+  // Whether some parameter has a gradient.
+  bool trains() const;
+  // How the unit is kept if its plan says `planned`. converts: operations on it compute in another
+  // type than it is stored in, or return another. offloaded: its parameters are.
+  db_keep keep(db_keep planned, bool converts, bool offloaded) const;
+
   std::vector<ShardPart> parts;
   std::vector<ShardTransfer> transfers;
   int64_t numel = 0;        // of the whole unit, final padding included
@@ -80,5 +91,13 @@ struct ShardLayout {
   void place_in_shard();
   void place_in_staging(bool all);
 };
+
+// The order in which units' gradients are reduced until a backward has shown the order in which
+// they become complete: in reverse order of registration, a unit with its first parameter. Without
+// units that do not train.
+std::vector<size_t> first_reduce_order(const std::vector<const ShardLayout*>& units);
+// The order learned from that backward: units that it did not complete come last, in `first` order.
+std::vector<size_t> learned_reduce_order(std::vector<size_t> completed,
+                                         const std::vector<size_t>& first);
 
 }  // namespace coupler

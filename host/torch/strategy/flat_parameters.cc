@@ -5,23 +5,12 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
-#include <map>
 
 #include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
+#include "sharding/flat_layout.h"
 
 namespace coupler {
-namespace {
-
-// Slots start at multiples of 64 bytes, so kernels on a view are as fast as on a separate tensor.
-constexpr int64_t kSlotAlignment = 64;
-
-int64_t padded(int64_t numel, int64_t element_size) {
-  const int64_t unit = kSlotAlignment / element_size;
-  return (numel + unit - 1) / unit * unit;
-}
-
-}  // namespace
 
 at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes) {
   at::Tensor result = at::empty({0}, memory.options());
@@ -34,57 +23,39 @@ at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef si
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                                bool flat_gradients, c10::Device device, int64_t most_elements) {
   const at::NoGradGuard no_grad;
-  std::map<at::ScalarType, std::vector<FlatSlot>> by_type;
-  for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
-    const at::Tensor& parameter = it->second;
-    by_type[parameter.scalar_type()].push_back(
-        {.name = it->first, .parameter = parameter, .numel = parameter.numel()});
+  std::vector<FlatParameter> sizes;
+  for (const auto& [name, parameter] : parameters) {
+    sizes.push_back({.dtype = static_cast<int>(parameter.scalar_type()),
+                     .element_size = static_cast<int64_t>(parameter.element_size()),
+                     .numel = parameter.numel()});
   }
-  std::vector<std::vector<FlatSlot>> parts;
-  for (auto& [type, slots] : by_type) {
-    int64_t elements = 0;
-    for (size_t i = 0; i < slots.size(); ++i) {
-      if (i == 0 || slots[i].numel > most_elements - elements) {
-        parts.emplace_back();
-        elements = 0;
-      }
-      elements += slots[i].numel;
-      parts.back().push_back(std::move(slots[i]));
-    }
-  }
-  for (std::vector<FlatSlot>& slots : parts) {
-    const bool last = groups_.size() + 1 == parts.size();
-    add_group(std::move(slots), flat_gradients, last ? static_cast<int64_t>(parameters.size()) : 0,
-              device);
-  }
-}
-
-void FlatParameters::add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags,
-                               c10::Device device) {
-  const auto options = at::TensorOptions(slots.front().parameter.scalar_type()).device(device);
-  int64_t total = 0;
-  for (FlatSlot& slot : slots) {
-    slot.offset = total;
-    total += padded(slot.numel, slot.parameter.element_size());
-  }
-  FlatGroup group;
-  group.parameters = at::zeros({total}, options);
-  if (flat_gradients) {
-    group.gradients = at::zeros({total + flags}, options);
-    if (flags > 0) flags_ = group.gradients.narrow(0, total, flags);
-  }
-  for (FlatSlot& slot : slots) {
-    const at::Tensor data = place_in(group.parameters, slot.offset, slot.parameter.sizes());
-    data.copy_(slot.parameter);
-    if (slot.parameter.grad().defined()) {
-      slot.parameter.mutable_grad() = slot.parameter.grad().to(device);
-    }
-    set_value(slot.parameter, data);
+  for (const FlatLayout& layout : lay_out_flat(sizes, most_elements)) {
+    const at::ScalarType type = parameters[layout.parameters.front()].second.scalar_type();
+    const auto options = at::TensorOptions(type).device(device);
+    FlatGroup group;
+    group.parameters = at::zeros({layout.numel}, options);
     if (flat_gradients) {
-      slot.gradient = place_in(group.gradients, slot.offset, slot.parameter.sizes());
+      group.gradients = at::zeros({layout.numel + layout.flags}, options);
+      if (layout.flags > 0) flags_ = group.gradients.narrow(0, layout.numel, layout.flags);
     }
+    std::vector<FlatSlot> slots;
+    for (size_t i = 0; i < layout.parameters.size(); ++i) {
+      const auto& [name, parameter] = parameters[layout.parameters[i]];
+      FlatSlot slot{.name = name,
+                    .parameter = parameter,
+                    .offset = layout.offsets[i],
+                    .numel = parameter.numel()};
+      const at::Tensor data = place_in(group.parameters, slot.offset, parameter.sizes());
+      data.copy_(parameter);
+      if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().to(device);
+      set_value(parameter, data);
+      if (flat_gradients) {
+        slot.gradient = place_in(group.gradients, slot.offset, parameter.sizes());
+      }
+      slots.push_back(std::move(slot));
+    }
+    add(std::move(group), std::move(slots));
   }
-  add(std::move(group), std::move(slots));
 }
 
 void FlatParameters::add(FlatGroup group, std::vector<FlatSlot> slots) {

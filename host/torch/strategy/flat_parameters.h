@@ -65,10 +65,6 @@ class FlatParameters {
   int find(const at::Tensor& parameter) const;
 
  private:
-  // flags: how many flags follow the group's gradients.
-  void add_group(std::vector<FlatSlot> slots, bool flat_gradients, int64_t flags,
-                 c10::Device device);
-
   std::vector<FlatSlot> slots_;
   std::vector<FlatGroup> groups_;
   at::Tensor flags_;

@@ -99,7 +99,7 @@ void ShardUnit::abandon() {
 void ShardUnit::need_staging(BufferPool& pool) {
   if (staging_memory_ != nullptr) return;
   if (whole_gradient.defined()) {
-    if (is_in_place() && has_gradient()) kept_ = gradient.clone();
+    if (layout.in_place() && has_gradient()) kept_ = gradient.clone();
     staging_memory_ = whole_gradient.mutable_data_ptr();
     return;
   }

@@ -52,9 +52,6 @@ class ShardUnit {
   // Makes the optimizer's variables. Call once master and gradient have their memory.
   void make_variables();
 
-  // Whether this rank's part is one contiguous piece of the whole unit's memory.
-  bool is_in_place() const { return layout.transfers.size() == 1 && !layout.transfers[0].packed(); }
-
   // ---- One backward. ----
   void begin();
   // Takes a parameter's gradient (or zeros, if it has none) for the reduction.

@@ -218,15 +218,8 @@ void ShardedModel::publish(const at::Tensor& used) {
 // Units are reduced in the order in which rank 0's first backward completed them.
 void ShardedModel::learn_launch_order() {
   order_learnt_ = true;
-  std::vector<int64_t> order;
-  std::vector<bool> listed(units_.size());
-  for (const size_t unit : completion_order_) {
-    order.push_back(static_cast<int64_t>(unit));
-    listed[unit] = true;
-  }
-  for (const size_t unit : launch_order_) {
-    if (!listed[unit]) order.push_back(static_cast<int64_t>(unit));
-  }
+  const std::vector<size_t> units = learned_reduce_order(completion_order_, launch_order_);
+  std::vector<int64_t> order(units.begin(), units.end());
   const at::Tensor shared =
       at::from_blob(order.data(), {static_cast<int64_t>(order.size())}, at::kLong);
   if (order.empty()) return;

@@ -103,43 +103,22 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
   make_communicators();
   make_offloaded_memory();
   places_.resize(this->model().parameters.size());
-  for (PlannedUnit unit_plan : plan_.units) {
-    // Nothing is sharded: gathering would only copy what is already here.
-    if (plan_.group_size == 1 && parameter_memory_ == nullptr) unit_plan.keep = DB_KEEP_ALWAYS;
-    // The intercept converts types, so a unit that needs it must be managed.
+  std::vector<const ShardLayout*> layouts;
+  for (const PlannedUnit& unit_plan : plan_.units) {
     const bool converts =
         unit_plan.compute_type != unit_plan.type || unit_plan.output_type.has_value();
     units_.push_back(std::make_unique<ShardUnit>(unit_plan, this->model(), comms_.group->rank(),
                                                  comms_.group->size()));
-    // A whole unit's memory is also the optimizer's. If this rank's part is not one piece of it,
-    // the unit is managed.
     ShardUnit& unit = *units_.back();
-    if (unit_plan.keep == DB_KEEP_ALWAYS && (converts || !unit.is_in_place())) {
-      unit.plan.keep = DB_KEEP_STEP;
-    }
+    unit.plan.keep = unit.layout.keep(unit.plan.keep, converts, parameter_memory_ != nullptr);
+    layouts.push_back(&unit.layout);
     for (size_t i = 0; i < units_.back()->members.size(); ++i) {
       places_[units_.back()->members[i].part.index] = {.unit = static_cast<int>(units_.size()) - 1,
                                                        .index = i};
     }
     require_transfers(*comms_.group, unit_plan.compute_type, unit_plan.reduce_type);
   }
-  // Until the first backward shows the order, assumes that parameters complete in reverse order of
-  // registration, and a unit with its first parameter.
-  launch_order_.resize(units_.size());
-  std::iota(launch_order_.begin(), launch_order_.end(), size_t{0});
-  const auto first_of = [&](size_t unit) {
-    size_t first = places_.size();
-    for (const ShardMember& member : units_[unit]->members) {
-      first = std::min(first, member.part.index);
-    }
-    return first;
-  };
-  std::sort(launch_order_.begin(), launch_order_.end(),
-            [&](size_t a, size_t b) { return first_of(a) > first_of(b); });
-  std::erase_if(launch_order_, [&](size_t unit) {
-    return std::none_of(units_[unit]->members.begin(), units_[unit]->members.end(),
-                        [](const ShardMember& member) { return member.parameter.requires_grad(); });
-  });
+  launch_order_ = first_reduce_order(layouts);
   give_memory();
   take_values();
   if (config.broadcast_buffers) {
