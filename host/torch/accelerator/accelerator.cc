@@ -125,6 +125,8 @@ void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
   config.checkpoint = {};
   config.checkpoint.resume = "no";
   config.memory.limit.clear();
+  config.memory.offload_optimizer_device = "none";
+  config.profile = {};
   config.training.device = "cpu";
   run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
   static thread_local std::optional<RealTensors> reading;
@@ -164,7 +166,7 @@ Accelerator::Impl::Impl(Config loaded)
        .host_side = [this] { return choose_host_side(config.backend, process); }});
   if (process.world > 1) set_current_communicator(comm.get());
   if (autocast_type == at::kHalf) scaler = std::make_unique<GradScaler>(config.training, comm);
-  if (dry_run == nullptr) profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
+  profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
   checkpoints = std::make_unique<Checkpoints>(*this);
 }
 

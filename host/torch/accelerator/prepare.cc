@@ -58,11 +58,9 @@ void Accelerator::Impl::add(Model model) {
   }
   if (dry_run != nullptr) dry_run->take(model);
   check_memory(&model, 0);
-  // A dry run has no state to offload.
-  const MemoryConfig memory = dry_run != nullptr ? MemoryConfig{} : config.memory;
   const std::string size = describe_size(model);
   try {
-    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, memory,
+    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, config.memory,
                                    config.communication));
   } catch (const c10::OutOfMemoryError& cause) {
     throw_out_of_memory(cause, "the model " + size);
