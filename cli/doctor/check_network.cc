@@ -117,7 +117,7 @@ Firewall firewall() {
 }  // namespace
 
 Findings check_network(const Config& config) {
-  const std::string& name = config.backend.interface_name;
+  const std::string& name = config.backend.interface;
   const std::string said =
       name.empty() ? "backend.interface is not set: loopback" : "backend.interface = " + name;
   std::string address;

@@ -148,7 +148,7 @@ void check_slots(const LaunchPlan& plan) {
 
 // Checks the network settings that concern this machine.
 void check_network(const LaunchPlan& plan) {
-  const auto& interface = plan.config.backend.interface_name;
+  const auto& interface = plan.config.backend.interface;
   if (plan.via == Via::kSlurm || plan.via == Via::kKubernetes ||
       (plan.via == Via::kMpirun && !stays_on_this_machine(plan))) {
     return;

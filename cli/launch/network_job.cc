@@ -50,7 +50,7 @@ std::string address_towards(const std::string& host) {
 
 bool can_have_network_store(const LaunchPlan& plan) {
   return !plan.config.launch.secret_file.empty() &&
-         (!plan.config.backend.interface_name.empty() || !plan.host_file.hosts.empty());
+         (!plan.config.backend.interface.empty() || !plan.host_file.hosts.empty());
 }
 
 NetworkJob make_network_job(const LaunchPlan& plan) {
@@ -66,7 +66,7 @@ NetworkJob make_network_job(const LaunchPlan& plan) {
   NetworkJob job;
   job.nonce = to_hex(random_bytes32());
   job.secret_file = std::filesystem::absolute(plan.config.launch.secret_file).string();
-  const auto& interface = plan.config.backend.interface_name;
+  const auto& interface = plan.config.backend.interface;
   const auto& hosts = plan.host_file.hosts;
   const auto other = std::find_if(hosts.begin(), hosts.end(), [](const HostSlots& entry) {
     return !is_this_machine(entry.host);

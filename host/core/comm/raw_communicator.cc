@@ -293,7 +293,7 @@ RawCommunicator::RawCommunicator(const CommunicatorOptions& options)
     : plugin_(options.plugin),
       process_(options.process),
       prefix_(options.name + "/backend/" + options.plugin.name()),
-      interface_name_(options.backend->interface_name),
+      interface_name_(options.backend->interface),
       device_index_(options.device != nullptr && options.device->is_cuda() ? options.device->index()
                                                                            : -1),
       timeout_(options.backend->timeout) {

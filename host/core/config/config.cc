@@ -282,14 +282,12 @@ void apply_file(Config& config, const ConfigRequest& request) {
   }
 }
 
-// Variables of these tables are keys; COUPLER_LOG, COUPLER_PLUGIN_PATH and others are not.
+// Variables of the schema's tables are keys; COUPLER_LOG, COUPLER_PLUGIN_PATH and others are not.
 bool is_config_variable(std::string_view name) {
-  for (const std::string_view prefix :
-       {"COUPLER_BACKEND_", "COUPLER_TRAINING_", "COUPLER_CHECKPOINT_", "COUPLER_COMMUNICATION_",
-        "COUPLER_MEMORY_", "COUPLER_PROFILE_", "COUPLER_LAUNCH_"}) {
-    if (name.substr(0, prefix.size()) == prefix) return true;
-  }
-  return false;
+  return name.starts_with("COUPLER_") &&
+         std::any_of(schema().begin(), schema().end(), [&](const SchemaKey& entry) {
+           return name.starts_with(environment_name(table_name(entry.name)) + "_");
+         });
 }
 
 const SchemaKey* find_variable(std::string_view name) {

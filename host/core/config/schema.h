@@ -1,7 +1,9 @@
-// The schema: one table of every key a user can set. Parsing, environment variable names,
-// suggestions, `coupler config --explain` and the documentation all derive from it. Constant data.
+// The schema: one table of every key a user can set, made of keys.def. Parsing, environment
+// variable names, suggestions, AcceleratorOptions, `coupler config --explain` and the documentation
+// all derive from it. Constant data.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,11 +14,11 @@
 namespace coupler {
 
 struct SchemaKey {
-  std::string_view name;  // "backend.use"
+  std::string name;  // "backend.use"
   ValueType type;
-  std::string_view constraint;  // ">= 1", completes "must be …"; "" if any value is valid
-  std::string_view doc;         // one sentence
-  bool (*accepts)(const SettingValue& value);  // null: any
+  std::string constraint;                            // ">= 1", completes "must be …"; "": any
+  std::string_view doc;                              // a sentence or more
+  std::function<bool(const SettingValue&)> accepts;  // null: any
   void (*set)(Config& config, SettingValue value);
   SettingValue (*get)(const Config& config);  // of a default Config: the default
 };

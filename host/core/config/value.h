@@ -21,6 +21,7 @@ struct OtherValue {
 using RawValue =
     std::variant<std::string, int64_t, double, bool, std::vector<std::string>, OtherValue>;
 
+// In the order of SettingValue's alternatives.
 enum class ValueType { kString, kInteger, kNumber, kBoolean, kDuration, kStringList };
 using SettingValue = std::variant<std::string, int64_t, double, bool, std::chrono::nanoseconds,
                                   std::vector<std::string>>;

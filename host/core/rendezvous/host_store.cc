@@ -185,7 +185,7 @@ bool moves_by_mpi(const BackendConfig& backend) {
 }
 
 void check_interface_is_set(const ProcessInfo& process, const BackendConfig& backend) {
-  if (backend.interface_name.empty()) {
+  if (backend.interface.empty()) {
     fail_config(
         fmt::format("{}, but backend.interface, through which they reach each other, is not set",
                     of_several(process)),
@@ -203,7 +203,7 @@ Bytes32 secret_of_this_start(const std::string& path) {
 
 // Where rank 0 listens.
 std::string listening_address(const ProcessInfo& process, const Config& config) {
-  if (!config.backend.interface_name.empty()) return bind_address(config.backend.interface_name);
+  if (!config.backend.interface.empty()) return bind_address(config.backend.interface);
   if (config.launch.all_interfaces) return "0.0.0.0";
   const auto found =
       look_up_host(process.store_host, process.store_port, deadline_after(config.backend.timeout));
@@ -246,7 +246,7 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
     const Bytes32 secret =
         has_file ? secret_of_this_start(config.launch.secret_file) : random_bytes32();
     StoreServerOptions options = ServedStore::server_options(config.backend);
-    options.host = bind_address(config.backend.interface_name);
+    options.host = bind_address(config.backend.interface);
     options.tls = config.launch.tls;
     options.members = static_cast<size_t>(process.world);
     auto store = std::make_shared<ServedStore>(secret, options, config.backend.timeout);

@@ -1,4 +1,7 @@
 // Later layers override earlier ones, for every key, and each value knows its source.
+#include <array>
+#include <sstream>
+
 #include "config/schema.h"
 #include "loading.h"
 
@@ -7,80 +10,85 @@ namespace {
 
 using SourceKind = ValueSource::Kind;
 
-// A key and the values that four layers give it, as TOML.
+// A value that a key accepts.
 struct Sample {
-  std::string key;
-  std::vector<std::string> toml;  // code, file, environment, command line
+  std::string toml;
+  std::string rendered;  // of the key, if only this sample is set
+};
+
+// A key and what four layers set: code, file, environment, command line.
+struct KeySamples {
+  const SchemaKey* key;
+  std::array<Sample, 4> layers;
 };
 
 std::string text(const std::string& value) { return "\"" + value + "\""; }
 
-std::vector<Sample> samples() {
-  return {
-      {"backend.use", {text("a"), text("b"), text("c"), text("d")}},
-      {"backend.timeout", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
-      {"backend.peer_timeout", {text("1s"), text("0s"), text("3ms"), text("4us")}},
-      {"backend.interface", {text("a"), text("b"), text("c"), text("d")}},
-      {"backend.sha256",
-       {text(std::string(64, 'a')), text(std::string(64, 'b')), text(std::string(64, 'c')),
-        text(std::string(64, 'd'))}},
-      {"backend.plugin_path", {text("/a"), "[\"/b\", \"/bb\"]", "[\"/c\"]", "[\"/d\"]"}},
-      {"training.device", {text("cpu"), text("cuda"), text("cuda:1"), text("xpu")}},
-      {"training.gradient_accumulation_steps", {"2", "3", "4", "5"}},
-      {"training.sync_each_batch", {"true", "false", "true", "false"}},
-      {"training.sync_with_dataloader", {"false", "true", "false", "true"}},
-      {"training.optimizer_in_backward", {"true", "false", "true", "false"}},
-      {"training.broadcast_buffers", {"false", "true", "false", "true"}},
-      {"training.bucket_cap_mb", {"0.5", "1.5", "2", "3.25"}},
-      {"training.seed", {"-1", "2", "3", "4"}},
-      {"training.mixed_precision", {text("bf16"), text("fp16"), text("fp8"), text("no")}},
-      {"training.loss_scale_init_scale", {"1024.0", "2", "0.5", "65535.0"}},
-      {"training.loss_scale_growth_factor", {"1.5", "3", "4", "1.25"}},
-      {"training.loss_scale_backoff_factor", {"0.25", "0.125", "0.75", "0.9"}},
-      {"training.loss_scale_growth_interval", {"1", "3", "4", "5"}},
-      {"training.fp8_format", {text("e4m3"), text("hybrid"), text("e4m3"), text("hybrid")}},
-      {"training.fp8_emulate", {"true", "false", "true", "false"}},
-      {"training.log_with", {text("csv"), "[\"csv\", \"jsonl\"]", "[\"all\"]", "[\"mine\"]"}},
-      {"training.project_dir", {text("a"), text("b"), text("c"), text("d")}},
-      {"training.logging_dir", {text("a"), text("b"), text("c"), text("d")}},
-      {"checkpoint.dir", {text("a"), text("b"), text("c"), text("d")}},
-      {"checkpoint.every", {"1", "2", "3", "4"}},
-      {"checkpoint.resume", {text("no"), text("auto"), text("/a"), text("no")}},
-      {"checkpoint.total_limit", {"1", "2", "3", "4"}},
-      {"checkpoint.async", {"true", "false", "true", "false"}},
-      {"checkpoint.timeout", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
-      {"checkpoint.grace", {text("1s"), text("2ms"), text("3us"), text("4ns")}},
-      {"communication.gradients", {text("bf16"), text("fp16"), text("int8"), text("powersgd")}},
-      {"communication.int8_block", {"8", "16", "32", "64"}},
-      {"communication.powersgd_rank", {"2", "3", "4", "5"}},
-      {"communication.powersgd_start_step", {"0", "1", "2", "3"}},
-      {"communication.powersgd_warm_start", {"false", "true", "false", "true"}},
-      {"communication.local_sgd_steps", {"1", "2", "3", "4"}},
-      {"communication.local_sgd_momentum", {"0.5", "0.25", "0.75", "0.9"}},
-      {"memory.activation_checkpointing",
-       {text("a"), "[\"b\", \"bb\"]", "[\"c.*\"]", "[\"**.d\"]"}},
-      {"memory.offload_activations", {"true", "false", "true", "false"}},
-      {"memory.offload_optimizer_device", {text("cpu"), text("nvme"), text("none"), text("cpu")}},
-      {"memory.offload_optimizer_nvme_path", {text("/a"), text("/b"), text("/c"), text("/d")}},
-      {"memory.offload_optimizer_buffer_count", {"1", "2", "3", "4"}},
-      {"memory.offload_optimizer_sub_group_size", {"1", "2", "3", "4"}},
-      {"memory.limit", {text("1GiB"), text("2GB"), text("3MiB"), text("4096")}},
-      {"profile.dir", {text("a"), text("b"), text("c"), text("d")}},
-      {"profile.skip_first", {"1", "2", "3", "4"}},
-      {"profile.wait", {"2", "3", "4", "5"}},
-      {"profile.warmup", {"2", "3", "4", "5"}},
-      {"profile.active", {"4", "5", "6", "7"}},
-      {"profile.repeat", {"2", "3", "4", "5"}},
-      {"profile.record_shapes", {"true", "false", "true", "false"}},
-      {"profile.profile_memory", {"true", "false", "true", "false"}},
-      {"profile.with_stack", {"true", "false", "true", "false"}},
-      {"profile.with_flops", {"true", "false", "true", "false"}},
-      {"launch.processes", {"2", "3", "4", "5"}},
-      {"launch.threads_per_process", {"2", "3", "4", "5"}},
-      {"launch.tls", {"true", "false", "true", "false"}},
-      {"launch.all_interfaces", {"true", "false", "true", "false"}},
-      {"launch.secret_file", {text("/a"), text("/b"), text("/c"), text("/d")}},
-  };
+// Values as TOML for keys of a type, from which each key takes those that it accepts. Words of its
+// constraint, "none, cpu or nvme", may be values, too.
+std::vector<std::string> candidates(const SchemaKey& key) {
+  std::vector<std::string> result;
+  switch (key.type) {
+    case ValueType::kBoolean:
+      return {"true", "false"};
+    case ValueType::kInteger:
+      return {"-1", "1", "2", "3", "4", "8", "16", "32", "64"};
+    case ValueType::kNumber:
+      return {"0.5", "3", "1.5", "0.25", "3.25", "0.75", "0.9", "1024.0"};
+    case ValueType::kDuration:
+      return {text("1s"), text("0s"), text("3ms"), text("4us"), text("5ns")};
+    case ValueType::kStringList:
+      return {text("a"), "[\"b\", \"bb\"]", "[\"c.*\"]", "[\"**.d\"]"};
+    case ValueType::kString:
+      break;
+  }
+  std::istringstream words(key.constraint);
+  for (std::string word; words >> word;) {
+    if (word.ends_with(',')) word.pop_back();
+    if (word != "or") result.push_back(text(word));
+  }
+  for (const char* word : {"a", "/b", "c.d", "e:1", "1GiB", "2GB", "3MiB", "4096"}) {
+    result.push_back(text(word));
+  }
+  for (const char digit : {'a', 'b', 'c', 'd'}) result.push_back(text(std::string(64, digit)));
+  return result;
+}
+
+// Empty if the key does not accept it.
+std::string rendered(const SchemaKey& key, const std::string& toml) {
+  const char* const none = nullptr;
+  try {
+    return render(
+        key.get(load_config({.overrides = {key.name + "=" + toml}, .environment = &none})));
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+// The first accepted candidates; the default only if there are few others, and then last.
+KeySamples samples_of(const SchemaKey& key) {
+  std::vector<Sample> samples, defaults;
+  for (const std::string& toml : candidates(key)) {
+    const std::string value = rendered(key, toml);
+    if (value.empty()) continue;
+    (value == render(key.get(Config{})) ? defaults : samples).push_back({toml, value});
+  }
+  samples.insert(samples.end(), defaults.begin(), defaults.end());
+  KeySamples result = {&key, {}};
+  for (size_t i = 0; i < 4 && !samples.empty(); ++i) {
+    result.layers.at(i) = samples[i % samples.size()];
+  }
+  return result;
+}
+
+const std::vector<KeySamples>& all_samples() {
+  static const std::vector<KeySamples> all = [] {
+    const WorkingFolder empty;
+    std::vector<KeySamples> made;
+    for (const SchemaKey& key : schema()) made.push_back(samples_of(key));
+    return made;
+  }();
+  return all;
 }
 
 OptionValue to_code(const std::string& toml) {
@@ -90,59 +98,58 @@ OptionValue to_code(const std::string& toml) {
   return static_cast<int64_t>(std::stoll(toml));
 }
 
-// The resulting value if only this layer sets it.
-std::string alone(const Sample& sample, size_t layer) {
-  Layers layers;
-  layers.overrides = {sample.key + "=" + sample.toml[layer]};
-  const SchemaKey* key = find_key(sample.key);
-  return render(key->get(load(layers)));
-}
-
 TEST(ConfigPrecedence, Samples_CoverTheWholeSchema) {
   std::vector<std::string> names;
-  for (const Sample& sample : samples()) names.push_back(sample.key);
+  for (const auto& [key, layers] : all_samples()) {
+    names.push_back(key->name);
+    std::string below = render(key->get(Config{}));
+    for (const Sample& sample : layers) {
+      EXPECT_FALSE(sample.toml.empty()) << key->name << ": candidates() has no value for it";
+      EXPECT_NE(sample.rendered, below) << key->name << ": candidates() has too few values for it";
+      below = sample.rendered;
+    }
+  }
   EXPECT_EQ(names, schema_names());
 }
 
 // All 16 subsets of the four layers above the default, for all keys.
 TEST(ConfigPrecedence, AnySubsetOfLayers_TheHighestWins) {
-  for (const Sample& sample : samples()) {
-    const SchemaKey* key = find_key(sample.key);
-    ASSERT_NE(key, nullptr) << sample.key;
+  for (const auto& [key, samples] : all_samples()) {
+    ASSERT_EQ(find_key(key->name), key);
     for (unsigned subset = 0; subset < 16; ++subset) {
-      SCOPED_TRACE(sample.key + " from layers " + std::to_string(subset));
+      SCOPED_TRACE(key->name + " from layers " + std::to_string(subset));
       Layers layers;
       std::string expected = render(key->get(Config{}));
       ValueSource source;
       if (subset & 1) {
-        layers.code = {{sample.key, to_code(sample.toml[0])}};
+        layers.code = {{key->name, to_code(samples[0].toml)}};
         source = {SourceKind::kCode, "AcceleratorOptions"};
-        expected = alone(sample, 0);
+        expected = samples[0].rendered;
       }
       if (subset & 2) {
-        layers.file = sample.key + " = " + sample.toml[1] + "\n";
-        source = {SourceKind::kFile, "train.toml:1:" + std::to_string(sample.key.find('.') + 2)};
-        expected = alone(sample, 1);
+        layers.file = key->name + " = " + samples[1].toml + "\n";
+        source = {SourceKind::kFile, "train.toml:1:" + std::to_string(key->name.find('.') + 2)};
+        expected = samples[1].rendered;
       }
       if (subset & 4) {
-        const std::string name = environment_name(sample.key);
-        layers.environment = {name + "=" + sample.toml[2]};
+        const std::string name = environment_name(key->name);
+        layers.environment = {name + "=" + samples[2].toml};
         source = {SourceKind::kEnvironment, name};
-        expected = alone(sample, 2);
+        expected = samples[2].rendered;
       }
       if (subset & 8) {
-        layers.overrides = {sample.key + "=" + sample.toml[3]};
-        source = {SourceKind::kCommandLine, "-o " + sample.key};
-        expected = alone(sample, 3);
+        layers.overrides = {key->name + "=" + samples[3].toml};
+        source = {SourceKind::kCommandLine, "-o " + key->name};
+        expected = samples[3].rendered;
       }
       const Config config = load(layers);
       EXPECT_EQ(render(key->get(config)), expected);
       if (subset == 0) {
-        EXPECT_EQ(config.sources.count(sample.key), 0U);
+        EXPECT_EQ(config.sources.count(key->name), 0U);
       } else {
-        ASSERT_EQ(config.sources.count(sample.key), 1U);
-        EXPECT_EQ(config.sources.at(sample.key).kind, source.kind);
-        EXPECT_EQ(config.sources.at(sample.key).text, source.text);
+        ASSERT_EQ(config.sources.count(key->name), 1U);
+        EXPECT_EQ(config.sources.at(key->name).kind, source.kind);
+        EXPECT_EQ(config.sources.at(key->name).text, source.text);
       }
     }
   }

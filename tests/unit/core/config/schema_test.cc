@@ -1,5 +1,6 @@
 #include "config/schema.h"
 
+#include <coupler/accelerator_options.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -31,6 +32,54 @@ TEST(Schema, NamesOfVariables_AreUnambiguous) {
     EXPECT_TRUE(names.insert(environment_name(key.name)).second) << key.name;
   }
   EXPECT_EQ(environment_name("launch.threads_per_process"), "COUPLER_LAUNCH_THREADS_PER_PROCESS");
+}
+
+// Another value than the default, for any field of AcceleratorOptions.
+bool other(bool value) { return !value; }
+int64_t other(int64_t value) { return value + 8; }
+double other(double value) { return value + 0.5; }
+std::string other(const std::string& value) { return value + "a"; }
+std::chrono::nanoseconds other(std::chrono::nanoseconds value) { return value * 2; }
+std::vector<std::string> other(const std::vector<std::string>&) { return {"csv", "jsonl"}; }
+
+constexpr bool is_key_of_options(std::string_view key) {
+  return key.starts_with("training.") || key.starts_with("communication.");
+}
+
+// What the only key that is given sets.
+SettingValue value_from(const AcceleratorOptions& options, const std::string& key) {
+  const auto given = options.by_key();
+  EXPECT_EQ(given.size(), 1U) << key;
+  EXPECT_EQ(given.at(0).first, key);
+  const auto raw = std::visit([](const auto& held) { return RawValue(held); }, given.at(0).second);
+  return convert(raw, find_key(key)->type).value();
+}
+
+// Sets each field alone; returns the keys. A template, so that the keys of other tables are not
+// looked up.
+template <typename Options>
+std::vector<std::string> check_fields(const Options& none) {
+  std::vector<std::string> keys;
+#define COUPLER_TABLE(Struct, table)             \
+  if constexpr (is_key_of_options(#table ".")) { \
+    const std::string prefix = #table ".";
+#define COUPLER_KEY(type, name, initial, constraint, doc)                     \
+  {                                                                           \
+    const type before = initial;                                              \
+    Options options = none;                                                   \
+    options.name = other(before);                                             \
+    keys.push_back(prefix + #name);                                           \
+    EXPECT_EQ(value_from(options, keys.back()), SettingValue(*options.name)); \
+  }
+#define COUPLER_TABLE_END }
+#include "config/keys.def"
+  return keys;
+}
+
+TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
+  std::vector<std::string> expected = schema_names();
+  std::erase_if(expected, [](const std::string& key) { return !is_key_of_options(key); });
+  EXPECT_EQ(check_fields(AcceleratorOptions{}), expected);
 }
 
 }  // namespace

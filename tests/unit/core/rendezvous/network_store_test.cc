@@ -25,7 +25,7 @@ class NetworkStore : public ::testing::Test {
     folder_ = ::mkdtemp(name.data());
     config_ = load_config({});
     config_.backend.timeout = 20s;
-    config_.backend.interface_name = "lo";
+    config_.backend.interface = "lo";
     config_.launch.secret_file = write("secret", std::string(32, 's'), 0600);
   }
   ~NetworkStore() override { std::filesystem::remove_all(folder_); }
@@ -81,7 +81,7 @@ TEST_F(NetworkStore, RanksMeet_WhoeverIsFirst) {
 }
 
 TEST_F(NetworkStore, NoInterfaceNamed_ListensAtMasterAddressOnly) {
-  config_.backend.interface_name = "";
+  config_.backend.interface = "";
   config_.backend.use = "mpi";  // its processes reach each other by themselves
   const int port = free_port();
   const auto zero = host_or_join_network_store(rank(0, port, "localhost"), config_);
@@ -153,10 +153,10 @@ TEST_F(NetworkStore, WhatIsMissing_IsNamedWithTheFix) {
   expect_part(refusal(rank(0, 1, "")),
               "1 of 2 ranks run on this machine, but MASTER_ADDR and "
               "MASTER_PORT, where they meet, are not set");
-  config_.backend.interface_name = "";
+  config_.backend.interface = "";
   expect_part(refusal(rank(0, 1)), "but backend.interface, through which they reach each other");
   expect_part(refusal(rank(0, 1)), "lo (127.0.0.1)");
-  config_.backend.interface_name = "lo";
+  config_.backend.interface = "lo";
   config_.launch.secret_file = "";
   expect_part(refusal(rank(1, 1)), "but launch.secret_file, which lets them trust each other");
   expect_part(refusal(rank(1, 1)), "head -c 32 /dev/urandom");
@@ -175,7 +175,7 @@ TEST_F(NetworkStore, SecretFile_MustBePrivateAndLongEnough) {
 }
 
 TEST_F(NetworkStore, HostThatNobodyKnows_IsNamed) {
-  config_.backend.interface_name = "";
+  config_.backend.interface = "";
   config_.backend.use = "mpi";
   expect_part(refusal(rank(0, 1, "no-such-host.invalid")),
               "MASTER_ADDR=no-such-host.invalid cannot be resolved on this machine");
