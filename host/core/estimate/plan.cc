@@ -12,7 +12,6 @@
 #include "comm/raw_communicator.h"
 #include "comm/state.h"
 #include "plugin/plugin.h"
-#include "plugin/single_ops.h"
 #include "sharding/model_description.h"
 
 namespace coupler {
@@ -130,8 +129,8 @@ EstimateUnit take(const db_unit& unit, const LoggedModel& model, size_t ranks) {
   const db_dtype compute = unit.compute_dtype != 0 ? unit.compute_dtype : own;
   const db_dtype reduce = unit.reduce_dtype != 0 ? unit.reduce_dtype : compute;
   result.element = first.element_size;
-  result.compute_element = dtype_bytes(compute);
-  result.reduce_element = dtype_bytes(reduce);
+  result.compute_element = dtype_size(compute);
+  result.reduce_element = dtype_size(reduce);
   result.converts = compute != own || unit.output_dtype != 0;
   result.reduces_converted = reduce != own;
   return result;

@@ -50,12 +50,15 @@ Status start(Communicator &self, const db_op &op, db_request **request) {
                                     " is not supported"};
   if (const char *problem = argument_problem(op))
     return {DB_ERR_INVALID_ARGUMENT, problem};
-  auto made = std::make_unique<db_request>();
-  made->box = self.box;
   if (!is_message(op)) {
     perform(op);
     if (!self.settings.always_request || (op.flags & DB_OP_BLOCKING) != 0)
       return {};
+  }
+
+  auto made = std::make_unique<db_request>();
+  made->box = self.box;
+  if (!is_message(op)) {
     made->status = DB_OK;
     *request = made.release();
     return {DB_IN_PROGRESS};

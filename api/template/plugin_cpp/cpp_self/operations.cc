@@ -111,7 +111,9 @@ const char *argument_problem(const db_op &op) {
     }
   }
   if (count == 0) return nullptr;
-  if (count > UINT64_MAX / dtype_bytes(op.dtype)) return "the count overflows";
+  const uint64_t bytes = dtype_bytes(op.dtype);
+  if (bytes == 0) return "dtype is unknown";
+  if (count > UINT64_MAX / bytes) return "the count overflows";
   if (op.kind != DB_RECV && op.send == nullptr) return "send is NULL";
   if (op.kind != DB_SEND && op.recv == nullptr) return "recv is NULL";
   return nullptr;

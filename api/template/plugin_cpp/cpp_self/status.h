@@ -50,7 +50,7 @@ db_status guarded(db_error *error, const Action &action) noexcept {
   try {
     return tell(action(), error);
   } catch (const std::bad_alloc &) {
-    return tell(DB_ERR_NO_MEMORY, error);
+    return tell({DB_ERR_NO_MEMORY, "out of memory"}, error);
   } catch (const std::exception &thrown) {
     try {
       return tell({DB_ERR_INTERNAL, thrown.what(), DB_ERROR_COMM_DEAD}, error);
