@@ -11,9 +11,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -32,17 +31,23 @@ int preference(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&v6) ? 2 : 1;
 }
 
-// An address in the form that network_addresses() uses; "" if the string is not one.
-std::string normal_form(const std::string& text) {
+std::unique_ptr<addrinfo, void (*)(addrinfo*)> no_addresses() { return {nullptr, ::freeaddrinfo}; }
+
+// Blocks for as long as the system's resolver takes; with AI_NUMERICHOST it takes no time.
+HostAddresses ask_resolver(const std::string& host, const std::string& port, int flags) {
   addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_flags = flags;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(text.c_str(), nullptr, &hints, &found) != 0) {
-    return "";
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
-  return numeric_address(address->ai_addr);
+  const int status = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (status != 0) return {no_addresses(), ::gai_strerror(status)};
+  return {{found, ::freeaddrinfo}, ""};
+}
+
+// An address in the form that network_addresses() uses; "" if the string is not one.
+std::string normal_form(const std::string& text) {
+  const HostAddresses address = ask_resolver(text, "0", AI_NUMERICHOST);
+  return address.list ? numeric_address(address.list->ai_addr) : "";
 }
 
 // All of 127.0.0.0/8 is this machine's, though only one address of it is listed.
@@ -146,44 +151,27 @@ std::string address_text(const std::string& host, int port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
-namespace {
-
-constexpr auto kPause = std::chrono::milliseconds(500);
-
-}  // namespace
-
-HostAddresses look_up_host(const std::string& host, int port, Deadline deadline) {
-  const bool may_appear = std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
-  const auto service = std::to_string(port);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
+HostAddresses look_up_host(const std::string& host, int port, Deadline deadline,
+                           bool wait_for_pod) {
+  constexpr auto kPause = std::chrono::milliseconds(500);
+  const bool may_appear = wait_for_pod && std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+  HostLookup lookup(host, std::to_string(port));
   while (true) {
-    addrinfo* found = nullptr;
-    const int status = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
-    if (status == 0) {
-      return {{found, ::freeaddrinfo}, ""};
-    }
-    if (!may_appear || std::chrono::steady_clock::now() + kPause >= deadline) {
-      return {{nullptr, ::freeaddrinfo}, ::gai_strerror(status)};
-    }
+    auto found = lookup.addresses(deadline);
+    if (!found) return {no_addresses(), "the system's resolver did not answer in time"};
+    const bool late = std::chrono::steady_clock::now() + kPause >= deadline;
+    if (found->list || !may_appear || late) return std::move(*found);
     std::this_thread::sleep_for(kPause);
   }
 }
 
-std::optional<HostLookup::Addresses> HostLookup::addresses(
-    const std::string& host, const std::string& port,
-    std::chrono::steady_clock::time_point deadline) {
+std::optional<HostAddresses> HostLookup::addresses(Deadline deadline) {
   if (!asked_.valid()) {
-    std::promise<Addresses> answer;
-    asked_ = answer.get_future();
-    std::thread([answer = std::move(answer), host, port]() mutable {
-      try {
-        boost::asio::io_context context;
-        answer.set_value(boost::asio::ip::tcp::resolver(context).resolve(host, port));
-      } catch (...) {
-        answer.set_exception(std::current_exception());
-      }
-    }).detach();
+    if (auto numeric = ask_resolver(host_, port_, AI_NUMERICHOST); numeric.list) return numeric;
+    std::packaged_task<HostAddresses()> ask(
+        [host = host_, port = port_] { return ask_resolver(host, port, 0); });
+    asked_ = ask.get_future();
+    std::thread(std::move(ask)).detach();
   }
   if (asked_.wait_until(deadline) == std::future_status::timeout) return std::nullopt;
   return asked_.get();

@@ -1,16 +1,15 @@
-// This machine's network: its interfaces and addresses, and the address that a socket binds. Plain
-// functions, [any-thread].
+// This machine's network: its interfaces and addresses, the address that a socket binds, and the
+// addresses of other hosts. Plain functions, [any-thread].
 #pragma once
 
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <boost/asio/ip/tcp.hpp>
-#include <chrono>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/socket.h"
@@ -47,33 +46,34 @@ std::string numeric_address(const sockaddr* address);
 // "127.0.0.1:80", "[::1]:80".
 std::string address_text(const std::string& host, int port);
 
-// The addresses of a host name. Plain function, [any-thread]; blocks its caller for as long as the
-// system's resolver takes.
-
+// A host's addresses for TCP, with the port; a null list: none known.
 struct HostAddresses {
-  std::unique_ptr<addrinfo, void (*)(addrinfo*)> list;  // for TCP, with the port; null: none known
-  std::string failure;                                  // why list is null
+  std::unique_ptr<addrinfo, void (*)(addrinfo*)> list;
+  std::string failure;  // why the list is null
 };
 
-// A name or a numeric address. In a Kubernetes pod, retries until the deadline, because a pod's
-// name may appear after the pod itself; elsewhere looks once.
-HostAddresses look_up_host(const std::string& host, int port, Deadline deadline);
+// The addresses of a name or a numeric address; null if there is no answer by the deadline. In a
+// Kubernetes pod, an unknown name is looked up again until the deadline unless wait_for_pod is
+// false, because a pod's name may appear after the pod itself.
+HostAddresses look_up_host(const std::string& host, int port, Deadline deadline,
+                           bool wait_for_pod = true);
 
-// HostLookup: looks up a host's addresses with a deadline. The system's resolver has none (it
-// retries for half a minute or more) and cannot be interrupted, so a detached thread runs it. The
-// thread ends when the resolver gives up, and blocks neither the destructor nor the program's exit.
-// Used by one thread.
+// HostLookup: looks up one host's addresses. The system's resolver has no deadline (it retries for
+// half a minute or more) and cannot be interrupted, so a detached thread runs it unless the address
+// is numeric. The thread ends when the resolver gives up, and blocks neither the destructor nor the
+// program's exit. Used by one thread.
 class HostLookup {
  public:
-  using Addresses = boost::asio::ip::tcp::resolver::results_type;
+  HostLookup(std::string host, std::string port) : host_(std::move(host)), port_(std::move(port)) {}
 
-  // None if there is no answer in time; the next call waits for the same lookup, so that there are
-  // never two threads. Throws boost::system::system_error with the resolver's error.
-  std::optional<Addresses> addresses(const std::string& host, const std::string& port,
-                                     std::chrono::steady_clock::time_point deadline);
+  // None if there is no answer by the deadline; the next call waits for the same lookup, so that
+  // there are never two threads.
+  std::optional<HostAddresses> addresses(Deadline deadline);
 
  private:
-  std::future<Addresses> asked_;  // not valid: no lookup is running
+  std::string host_;
+  std::string port_;
+  std::future<HostAddresses> asked_;  // not valid: no lookup is running
 };
 
 }  // namespace coupler

@@ -76,7 +76,7 @@ int poll_timeout(Deadline deadline) {
 }
 
 UniqueFd connect_tcp(const std::string& host, int port, Deadline deadline, bool retry) {
-  const auto found = look_up_host(host, port, retry ? deadline : Clock::now());
+  const auto found = look_up_host(host, port, deadline, retry);
   if (!found.list) {
     throw Error(ErrorCode::kPeerLost,
                 fmt::format("cannot resolve the address {} of the job's store: {}",

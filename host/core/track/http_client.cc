@@ -12,7 +12,9 @@
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
 #include <chrono>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 namespace coupler {
 namespace {
@@ -55,6 +57,16 @@ bool is_printable(std::string_view text) {
 std::string place_of(const HttpAddress& address) {
   const bool six = address.host.find(':') != std::string::npos;
   return fmt::format("{}:{}", six ? "[" + address.host + "]" : address.host, address.port);
+}
+
+std::vector<asio::ip::tcp::endpoint> endpoints_of(const HostAddresses& host) {
+  std::vector<asio::ip::tcp::endpoint> endpoints;
+  for (const addrinfo* entry = host.list.get(); entry != nullptr; entry = entry->ai_next) {
+    asio::ip::tcp::endpoint& endpoint = endpoints.emplace_back();
+    std::memcpy(endpoint.data(), entry->ai_addr, entry->ai_addrlen);
+    endpoint.resize(entry->ai_addrlen);
+  }
+  return endpoints;
 }
 
 }  // namespace
@@ -101,7 +113,9 @@ HttpAddress parse_http_address(std::string_view text, const std::string& source)
 }
 
 HttpClient::HttpClient(HttpAddress address, HttpOptions options)
-    : address_(std::move(address)), options_(std::move(options)) {}
+    : address_(std::move(address)),
+      options_(std::move(options)),
+      lookup_(address_.host, address_.port) {}
 
 std::string HttpClient::url() const {
   return fmt::format("{}://{}{}", address_.tls ? "https" : "http", place_of(address_),
@@ -131,12 +145,14 @@ HttpReply HttpClient::send(std::string_view method, const std::string& target,
                               {.subject = url()});
   };
   try {
-    const auto found = lookup_.addresses(address_.host, address_.port, deadline);
+    const auto found = lookup_.addresses(deadline);
     if (!found) throw unavailable("the host name was not resolved" + in_time);
+    if (!found->list) throw unavailable(found->failure);
+    const auto endpoints = endpoints_of(*found);
     asio::io_context context;
     const auto connect = [&](beast::tcp_stream& stream) {
       stream.expires_at(deadline);
-      await(context, "connecting", [&](auto handler) { stream.async_connect(*found, handler); });
+      await(context, "connecting", [&](auto handler) { stream.async_connect(endpoints, handler); });
     };
     if (!address_.tls) {
       beast::tcp_stream stream(context);
