@@ -20,8 +20,8 @@ std::string or_dash(const std::string& text) { return text.empty() ? "-" : text;
 
 std::string remarks(const PluginReport& report) {
   std::string text = report.reason;
-  if (report.needs_mpi_launch) text += text.empty() ? "needs mpirun" : "; needs mpirun";
-  if (report.needs_base) text += text.empty() ? "needs a base" : "; needs a base";
+  if (report.can(DB_CAP_NEEDS_MPI_LAUNCH)) text += text.empty() ? "needs mpirun" : "; needs mpirun";
+  if (report.can(DB_CAP_NEEDS_BASE)) text += text.empty() ? "needs a base" : "; needs a base";
   return or_dash(one_line(text));
 }
 
@@ -50,8 +50,8 @@ nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports) {
                     {"usable", report.usable},
                     {"score", report.score},
                     {"reason", report.reason},
-                    {"needs_mpi_launch", report.needs_mpi_launch},
-                    {"needs_base", report.needs_base}});
+                    {"needs_mpi_launch", report.can(DB_CAP_NEEDS_MPI_LAUNCH)},
+                    {"needs_base", report.can(DB_CAP_NEEDS_BASE)}});
   }
   return rows;
 }
@@ -71,7 +71,7 @@ system's folder, and the built-in backend 'single' for one process.
   --config FILE   read FILE instead of ./train.toml
   -o KEY=VALUE    set one configuration key, e.g. -o backend.plugin_path=/opt/plugins
 
-  coupler plugins --matrix -o backend.fsdp.base=mpi
+  coupler plugins --matrix --json
 )help";
 
 int run_plugins(int argc, char** argv) {

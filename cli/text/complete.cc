@@ -30,7 +30,7 @@ constexpr std::string_view kUse = "backend.use", kBackend = "backend.";
 void add_backends(Candidates& result, const std::string& start, bool bases_only) {
   result.emplace_back(start + "auto", "the best backend here");
   for (const PluginReport& report : list_plugins(BackendConfig())) {
-    if (bases_only && report.needs_base) continue;
+    if (bases_only && report.can(DB_CAP_NEEDS_BASE)) continue;
     result.emplace_back(start + report.name,
                         report.usable ? report.description : "cannot be used here");
   }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "config/config.h"
-#include "rendezvous/process_info.h"
 
 namespace coupler {
 
@@ -45,25 +44,26 @@ struct PluginReport {
   std::string abi;  // "0.1"
   bool usable = false;
   int32_t score = 0;
-  std::string reason;  // the probe's, or the load error
-  bool needs_mpi_launch = false;
-  bool needs_base = false;
+  std::string reason;         // the probe's, or the load error
+  uint64_t capabilities = 0;  // DB_CAP_*; 0 if it could not be loaded
+
+  bool can(uint64_t capability) const { return (capabilities & capability) != 0; }
 };
 // Loads and probes each plugin in a child process, so a bad one costs only its row. A process with
 // other threads cannot be forked safely: there it is done in place.
 std::vector<PluginReport> list_plugins(const BackendConfig& backend);
 
-// Whether mpi is possible: mpirun started this process, it could still start the job's processes (a
-// launcher's question), or the processes exist and it did not start them.
+// Whether a transport that needs an MPI launch is possible: mpirun started this process, it could
+// still start the job's processes (a launcher's question), or the processes exist and it did not
+// start them.
 enum class MpiLaunch { kInside, kPossible, kTooLate };
-inline MpiLaunch mpi_launch_of(const ProcessInfo& process) {
-  return process.launcher == LauncherKind::kOpenMpi ? MpiLaunch::kInside : MpiLaunch::kTooLate;
-}
 
-// What "auto" means here: nccl if CUDA devices answer; else mpi inside an MPI launch, or if a
-// launcher finds mpirun; else gloo_cpu. Every rejected candidate is logged with its reason.
-// on_host: tensors are in host memory, which nccl does not support.
-std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
+// What "auto" means here: of all transports found, the one whose probe returns the highest score;
+// of equal ones, the first in search order. Each is loaded and probed in a child process, as for
+// list_plugins. One that fails, needs a different launch, or (on_host: tensors are in host memory)
+// moves only a device's memory is passed over, and logged with its reason. Throws Error(kPlugin)
+// with these reasons if none is left.
+std::string resolve_auto(const BackendConfig& backend, MpiLaunch launch, bool on_host = false);
 
 // The Error of a plugin that cannot be used. Plain function, [any-thread].
 

@@ -34,16 +34,15 @@ constexpr std::chrono::seconds kDeadline(10);
 
 // Everything a report holds, fields separated by zero bytes, in one order for both directions.
 std::string pack_report(const PluginReport& report) {
-  const std::array<std::string, 9> fields = {
-      report.name,
-      report.path,
-      report.version,
-      report.description,
-      report.abi,
-      report.reason,
-      std::to_string(report.score),
-      report.usable ? "1" : "0",
-      fmt::format("{}{}", report.needs_mpi_launch ? 1 : 0, report.needs_base ? 1 : 0)};
+  const std::array<std::string, 9> fields = {report.name,
+                                             report.path,
+                                             report.version,
+                                             report.description,
+                                             report.abi,
+                                             report.reason,
+                                             std::to_string(report.score),
+                                             report.usable ? "1" : "0",
+                                             std::to_string(report.capabilities)};
   std::string text;
   for (const std::string& field : fields) text.append(field).push_back('\0');
   return text;
@@ -57,7 +56,7 @@ bool unpack(const std::string& text, PluginReport& report) {
     fields.push_back(text.substr(start, end - start));
     start = end + 1;
   }
-  if (fields.size() != 9 || fields[8].size() != 2) return false;
+  if (fields.size() != 9) return false;
   report.name = fields[0];
   report.path = fields[1];
   report.version = fields[2];
@@ -66,12 +65,11 @@ bool unpack(const std::string& text, PluginReport& report) {
   report.reason = fields[5];
   report.score = std::stoi(fields[6]);
   report.usable = fields[7] == "1";
-  report.needs_mpi_launch = fields[8][0] == '1';
-  report.needs_base = fields[8][1] == '1';
+  report.capabilities = std::stoull(fields[8]);
   return true;
 }
 
-PluginReport probe_plugin(const Plugin& plugin) {
+PluginReport probe_plugin(const Plugin& plugin, uint64_t needed) {
   const DistributedBackend& table = plugin.table();
   PluginReport report;
   report.name = table.name;
@@ -79,8 +77,8 @@ PluginReport probe_plugin(const Plugin& plugin) {
   report.version = table.version;
   report.description = table.description;
   report.abi = fmt::format("{}.{}", table.abi_major, table.abi_minor);
-  report.needs_mpi_launch = (table.capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
-  report.needs_base = (table.capabilities & DB_CAP_NEEDS_BASE) != 0;
+  report.capabilities = table.capabilities;
+  if ((table.capabilities & needed) != needed) return report;
   std::array<char, 1024> reason = {};
   const db_status status = table.probe(&probe_host(), &report.score, reason.data(), reason.size());
   reason.back() = '\0';
@@ -97,7 +95,7 @@ PluginReport probe_plugin(const Plugin& plugin) {
 }  // namespace
 
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
-                                      const BackendConfig& backend) {
+                                      const BackendConfig& backend, uint64_t needed) {
   std::vector<PluginReport> reports(uses.size());
   std::vector<size_t> rows;  // of the works
   std::vector<std::function<std::string()>> works;
@@ -109,7 +107,7 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
     if (one.use != backend.use) one.sha256.clear();  // the pin is for backend.use alone
     try {
       if (one.use == "single") {
-        failed = probe_plugin(Plugin::single());
+        failed = probe_plugin(Plugin::single(), needed);
         continue;
       }
       failed.path = find_plugin(one.use, backend);
@@ -118,9 +116,9 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
       continue;
     }
     rows.push_back(i);
-    works.emplace_back([one, failed]() mutable {
+    works.emplace_back([one, failed, needed]() mutable {
       try {
-        return pack_report(probe_plugin(Plugin::load(one)));
+        return pack_report(probe_plugin(Plugin::load(one), needed));
       } catch (const Error& error) {
         failed.reason = error.what();
         return pack_report(failed);

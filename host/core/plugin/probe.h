@@ -4,6 +4,7 @@
 
 #include <coupler/distributed_backend.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,10 @@ namespace coupler {
 const db_host& probe_host();
 
 // The plugins that uses name (as in backend.use), probed concurrently, in their order. Never throws
-// Error: what is wrong with a plugin is its report's reason.
+// Error: what is wrong with a plugin is its report's reason. needed: a plugin without one of these
+// capabilities (DB_CAP_*) is loaded but not probed, and so unusable.
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
-                                      const BackendConfig& backend);
+                                      const BackendConfig& backend, uint64_t needed = 0);
 PluginReport try_plugin(const std::string& use, const BackendConfig& backend);
 
 }  // namespace coupler

@@ -137,13 +137,6 @@ std::string find_plugin(const std::string& use, const BackendConfig& backend) {
 
 namespace {
 
-bool is_found(const std::string& name, const BackendConfig& backend) {
-  for (const FoundPlugin& plugin : found_plugins(backend)) {
-    if (plugin.name == name) return true;
-  }
-  return false;
-}
-
 // Whether the shell would find the program.
 bool on_path(std::string_view program) {
   const char* text = std::getenv("PATH");
@@ -156,34 +149,46 @@ bool on_path(std::string_view program) {
   return false;
 }
 
-// "" if the candidate may be used, else why not.
-std::string rejection(const std::string& name, const BackendConfig& backend, MpiLaunch mpi,
-                      bool on_host) {
-  if (name == "nccl" && on_host) return "tensors are in host memory, which it does not support";
-  if (!is_found(name, backend)) return "no such plugin was found";
-  if (name == "mpi" && mpi == MpiLaunch::kTooLate) return "mpirun did not start this process";
-  if (name == "mpi" && mpi == MpiLaunch::kPossible && !on_path("mpirun.openmpi") &&
-      !on_path("mpirun")) {
+// "" if "auto" may take this transport, else why not.
+std::string rejection(const PluginReport& report, MpiLaunch launch, bool on_host) {
+  const bool loaded = !report.abi.empty();
+  if (loaded && on_host && !report.can(DB_CAP_HOST_MEMORY)) {
+    return "tensors are in host memory, which it does not support";
+  }
+  if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) && launch == MpiLaunch::kTooLate) {
+    return "mpirun did not start this process";
+  }
+  if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) && launch == MpiLaunch::kPossible &&
+      !on_path("mpirun.openmpi") && !on_path("mpirun")) {
     return "mpirun is not installed (Debian: openmpi-bin), and this is not an MPI launch";
   }
-  const PluginReport report = try_plugin(name, backend);
-  if (report.needs_base) return "it needs a base and is not a transport";
   return report.usable ? "" : report.reason;
 }
 
-}  // namespace
-
-std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_host) {
+// resolve_auto(), with everything known about the transport.
+PluginReport best_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
+  std::vector<std::string> names;
+  for (const FoundPlugin& plugin : found_plugins(backend)) names.push_back(plugin.name);
+  PluginReport best;
   std::string rejected;
-  for (const char* name : {"nccl", "mpi", "gloo_cpu"}) {
-    const std::string reason = rejection(name, backend, mpi, on_host);
-    if (reason.empty()) {
-      log(LogLevel::kInfo, "plugin", fmt::format("backend \"auto\" is {}", name));
-      return name;
+  for (PluginReport& report :
+       try_plugins(names, backend, on_host ? uint64_t{DB_CAP_HOST_MEMORY} : 0)) {
+    // Not a transport: a wrapper, or (without a file) the built-in backend for one process.
+    if (report.can(DB_CAP_NEEDS_BASE) || report.path.empty()) continue;
+    const std::string reason = rejection(report, launch, on_host);
+    if (!reason.empty()) {
+      log(LogLevel::kInfo, "plugin",
+          fmt::format("backend \"auto\" passes over {}: {}", report.name, reason));
+      rejected += fmt::format("\n  {}: {}", report.name, reason);
+    } else if (report.score > best.score) {
+      best = std::move(report);
     }
+  }
+  if (best.usable) {
     log(LogLevel::kInfo, "plugin",
-        fmt::format("backend \"auto\" passes over {}: {}", name, reason));
-    rejected += fmt::format("\n  {}: {}", name, reason);
+        fmt::format("backend \"auto\" is {}, whose score {} is the highest", best.name,
+                    best.score));
+    return best;
   }
   std::string looked;
   for (const SearchFolder& folder : search_folders(backend)) {
@@ -193,16 +198,15 @@ std::string resolve_auto(const BackendConfig& backend, MpiLaunch mpi, bool on_ho
               fmt::format("backend.use = \"auto\" found no usable transport:{}\nlooked in:{}",
                           rejected, looked),
               {-1, "backend.use",
-               "build or install the gloo_cpu plugin, or name its folder in COUPLER_PLUGIN_PATH"});
+               "build or install a plugin that is a transport, or name its folder in "
+               "COUPLER_PLUGIN_PATH"});
 }
-
-namespace {
 
 // The plugin's report; throws Error if it cannot be used.
 PluginReport usable(const std::string& use, const BackendConfig& backend) {
   PluginReport report = try_plugin(use, backend);
   // A plugin that needs mpirun can only judge inside it; the launcher checks for mpirun itself.
-  if (report.usable || report.needs_mpi_launch) return report;
+  if (report.usable || report.can(DB_CAP_NEEDS_MPI_LAUNCH)) return report;
   // A loaded plugin itself reports why it cannot work here; else the message names the file.
   const bool loaded = !report.abi.empty();
   throw Error(
@@ -215,35 +219,57 @@ PluginReport usable(const std::string& use, const BackendConfig& backend) {
 
 }  // namespace
 
-TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi, bool on_host) {
+std::string resolve_auto(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
+  return best_transport(backend, launch, on_host).name;
+}
+
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
   TransportPlan plan;
   plan.use = backend.use;
+  PluginReport report;
   if (plan.use == "auto") {
-    plan.use = resolve_auto(backend, mpi, on_host);
+    report = best_transport(backend, launch, on_host);
+    plan.use = report.name;
     plan.overrides.push_back(fmt::format("backend.use=\"{}\"", plan.use));
+  } else {
+    report = usable(plan.use, backend);
   }
   plan.transport = plan.use;
-  PluginReport report = usable(plan.use, backend);
-  if (report.needs_base) {
+  if (report.can(DB_CAP_NEEDS_BASE)) {
     const std::string wrapper = report.name;
-    plan.transport = wrapper_base(backend, wrapper);
-    if (plan.transport == "auto") {
-      plan.transport = resolve_auto(backend, mpi, on_host);
-      plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));
-    }
     BackendConfig below = backend;
     below.sha256.clear();  // the pin is the wrapper's
-    report = usable(plan.transport, below);
-    if (report.needs_base) {
+    plan.transport = wrapper_base(backend, wrapper);
+    if (plan.transport == "auto") {
+      report = best_transport(below, launch, on_host);
+      plan.transport = report.name;
+      plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));
+    } else {
+      report = usable(plan.transport, below);
+    }
+    if (report.can(DB_CAP_NEEDS_BASE)) {
       throw Error(ErrorCode::kConfig,
                   fmt::format("backend.{}.base = \"{}\" needs a base itself; a base must be a "
                               "transport",
                               wrapper, plan.transport),
-                  {-1, fmt::format("backend.{}.base", wrapper), "name gloo_cpu, mpi or nccl"});
+                  {-1, fmt::format("backend.{}.base", wrapper),
+                   "name a transport; `coupler plugins` lists the backends and which need a base"});
     }
   }
-  plan.needs_mpi_launch = report.needs_mpi_launch;
+  plan.needs_mpi_launch = report.can(DB_CAP_NEEDS_MPI_LAUNCH);
   return plan;
+}
+
+bool needs_mpi_launch(const BackendConfig& backend) {
+  if (backend.use == "auto") return false;
+  const Plugin plugin = Plugin::load(backend);
+  const auto capabilities = plugin.table().capabilities;
+  if ((capabilities & DB_CAP_NEEDS_BASE) == 0) return (capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
+  BackendConfig below = backend;
+  below.sha256.clear();  // the pin is the wrapper's
+  below.use = wrapper_base(backend, plugin.name());
+  return below.use != "auto" &&
+         (Plugin::load(below).table().capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
 }
 
 }  // namespace coupler

@@ -41,8 +41,12 @@ struct TransportPlan {
 
 // Loads and probes the backend, and its base if it needs one, in child processes. Throws
 // Error(kPlugin) with the reason if either is unusable, Error(kConfig) if the base is not a
-// transport. mpi: whether mpirun started, or could start, the processes. on_host: as in
+// transport. launch: whether mpirun started, or could start, the processes. on_host: as in
 // resolve_auto.
-TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch mpi, bool on_host = false);
+TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host = false);
+
+// Whether mpirun must start the processes of backend.use or, for a wrapper, of its base. Loads them
+// into this process; false for "auto", which the launcher resolves. Throws what Plugin::load does.
+bool needs_mpi_launch(const BackendConfig& backend);
 
 }  // namespace coupler

@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/network.h"
 #include "base/process.h"
-#include "config/validate.h"
+#include "plugin/resolve.h"
 #include "rendezvous/join.h"
 #include "store/server.h"
 
@@ -180,10 +180,6 @@ std::string of_several(const ProcessInfo& process) {
   return fmt::format("{} of {} ranks run on this machine", process.local_world, process.world);
 }
 
-bool moves_by_mpi(const BackendConfig& backend) {
-  return backend.use == "mpi" || wrapper_base(backend, backend.use) == "mpi";
-}
-
 void check_interface_is_set(const ProcessInfo& process, const BackendConfig& backend) {
   if (backend.interface.empty()) {
     fail_config(
@@ -287,7 +283,8 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
                     of_several(process)),
         "launch.secret_file", kMakeSecret);
   }
-  if (!moves_by_mpi(config.backend)) {
+  // The processes of an MPI launch reach each other by themselves.
+  if (config.backend.interface_name.empty() && !needs_mpi_launch(config.backend)) {
     check_interface_is_set(process, config.backend);
   }
   const Bytes32 secret = secret_of_this_start(config.launch.secret_file);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "plugin/plugin.h"
 #include "rendezvous/launcher_env.h"
 
 namespace coupler {
@@ -242,6 +243,10 @@ const char* launcher_name(LauncherKind kind) {
     }
   }
   return "nothing";
+}
+
+MpiLaunch mpi_launch_of(const ProcessInfo& process) {
+  return process.launcher == LauncherKind::kOpenMpi ? MpiLaunch::kInside : MpiLaunch::kTooLate;
 }
 
 }  // namespace coupler

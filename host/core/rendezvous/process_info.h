@@ -44,4 +44,8 @@ ProcessInfo detect_process();  // of this process's environment
 
 const char* launcher_name(LauncherKind kind);  // "Open MPI"; for messages
 
+// For a process that exists: whether mpirun started it (plugin/plugin.h).
+enum class MpiLaunch;
+MpiLaunch mpi_launch_of(const ProcessInfo& process);
+
 }  // namespace coupler

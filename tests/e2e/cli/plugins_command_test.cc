@@ -43,6 +43,22 @@ TEST(PluginsCommand, FileThatIsNoLibrary_IsListedWithWhyNot) {
   EXPECT_NE(table.out.find("\nbroken "), std::string::npos) << table.out;
 }
 
+// The fixtures are good and bad plugins; swift, which a third party could have written, has the
+// highest score.
+TEST(PluginsCommand, Auto_AmongAllKindsOfPlugins_TakesTheHighestScore) {
+  const Workplace here;
+  const Outcome outcome =
+      here.coupler({"launch", "-n", "2", "/bin/true"},
+                   {{"COUPLER_PLUGIN_PATH", COUPLER_FIXTURES}, {"COUPLER_LOG", "plugin=info"}});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* text : {"backend \"auto\" is swift, whose score 200 is the highest",
+                           "passes over crashes: crashed while being loaded or probed: signal 6",
+                           "passes over hangs: was stopped after 10 s while being loaded or probed",
+                           "passes over no_entry: plugin "}) {
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << text << " in\n" << outcome.err;
+  }
+}
+
 TEST(PluginsCommand, WrongConfiguration_EndsWithTwo) {
   const Workplace here;
   const Outcome outcome = here.coupler({"plugins", "-o", "backend.plugin_path=3"});

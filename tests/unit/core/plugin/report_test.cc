@@ -2,6 +2,7 @@
 
 #include "folder.h"
 #include "plugin/plugin.h"
+#include "plugin/probe.h"
 
 namespace coupler::test {
 namespace {
@@ -46,8 +47,8 @@ TEST_F(PluginReports, GoodPlugin_IsUsableWithItsFacts) {
   EXPECT_EQ(report.abi, "0.1");
   EXPECT_EQ(report.reason, "a fixture of the tests");
   EXPECT_EQ(report.path, folder_.path(Folder::file_name("good")));
-  EXPECT_FALSE(report.needs_base);
-  EXPECT_FALSE(report.needs_mpi_launch);
+  EXPECT_FALSE(report.can(DB_CAP_NEEDS_BASE));
+  EXPECT_FALSE(report.can(DB_CAP_NEEDS_MPI_LAUNCH));
 }
 
 TEST_F(PluginReports, Single_IsListed) { EXPECT_TRUE(row("single").usable); }
@@ -116,6 +117,53 @@ TEST_F(PluginReports, Auto_InAProcessThatMpirunDidNotStart_IsNotMpi) {
   folder_.add("gloo_cpu");
   set_mpirun(true);
   EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kTooLate), "gloo_cpu");
+}
+
+TEST_F(PluginReports, Auto_AsksEveryPlugin_AndAThirdPartysWinsByItsScore) {
+  for (const char* name : {"nccl", "mpi", "gloo_cpu", "swift"}) folder_.add(name);
+  set_mpirun(true);
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "swift");
+}
+
+TEST_F(PluginReports, Auto_AsksEveryPlugin_AndAThirdPartysLosesByItsScore) {
+  folder_.add("nccl_unusable", "nccl");
+  folder_.add("mpi");
+  folder_.add("gloo_cpu");
+  folder_.add("good");  // 5 is less than all others have
+  set_mpirun(true);
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "mpi");
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kTooLate), "gloo_cpu");
+}
+
+TEST_F(PluginReports, Auto_OfEqualScores_IsTheFirstInSearchOrder) {
+  const Folder first;
+  first.add("gloo_cpu");
+  folder_.add("gloo_cpu");
+  folder_.add("good");
+  backend_.plugin_path = {first.path(), folder_.path()};
+  EXPECT_EQ(try_plugin(resolve_auto(backend_, MpiLaunch::kTooLate), backend_).path,
+            first.path(Folder::file_name("gloo_cpu")));
+}
+
+TEST_F(PluginReports, Auto_OnHost_TakesNoneThatMovesOnlyADevicesMemory) {
+  for (const char* name : {"nccl", "mpi", "gloo_cpu"}) folder_.add(name);
+  set_mpirun(true);
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible, /*on_host=*/true), "mpi");
+}
+
+TEST_F(PluginReports, Auto_SkipsPluginsThatCrashOrHang_WithTheirReasons) {
+  for (const char* name : {"crashes", "throws", "no_entry", "gloo_cpu"}) folder_.add(name);
+  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kTooLate), "gloo_cpu");
+  std::filesystem::remove(folder_.path(Folder::file_name("gloo_cpu")));
+  folder_.write(Folder::file_name("gloo_cpu"), "hello");
+  folder_.add("hangs");
+  folder_.add("nccl_unusable", "nccl");
+  const std::string message =
+      message_of(ErrorCode::kPlugin, [&] { resolve_auto(backend_, MpiLaunch::kTooLate); });
+  expect_text(message, "crashes: crashed while being loaded or probed: signal 6");
+  expect_text(message, "hangs: was stopped after 10 s while being loaded or probed");
+  expect_text(message, "no license file");
+  expect_text(message, "is a shared library but not a backend");
 }
 
 TEST_F(PluginReports, Auto_WithoutAnyTransport_GivesEveryReason) {

@@ -83,6 +83,7 @@ TEST_F(NetworkStore, RanksMeet_WhoeverIsFirst) {
 TEST_F(NetworkStore, NoInterfaceNamed_ListensAtMasterAddressOnly) {
   config_.backend.interface = "";
   config_.backend.use = "mpi";  // its processes reach each other by themselves
+  config_.backend.plugin_path = {COUPLER_FIXTURES};
   const int port = free_port();
   const auto zero = host_or_join_network_store(rank(0, port, "localhost"), config_);
   EXPECT_NO_THROW(host_or_join_network_store(rank(1, port), config_));
@@ -177,6 +178,7 @@ TEST_F(NetworkStore, SecretFile_MustBePrivateAndLongEnough) {
 TEST_F(NetworkStore, HostThatNobodyKnows_IsNamed) {
   config_.backend.interface = "";
   config_.backend.use = "mpi";
+  config_.backend.plugin_path = {COUPLER_FIXTURES};
   expect_part(refusal(rank(0, 1, "no-such-host.invalid")),
               "MASTER_ADDR=no-such-host.invalid cannot be resolved on this machine");
 }
