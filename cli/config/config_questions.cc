@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "cli/config/ask.h"
+#include "estimate/settings.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
@@ -39,36 +40,32 @@ int default_processes(const MachineFacts& facts) {
 }
 
 std::vector<Choice> backend_choices(const MachineFacts& facts) {
-  std::vector<Choice> choices = {{"auto", "the best available: nccl, else mpi, else gloo_cpu"}};
+  std::vector<Choice> choices = {{"auto", "the best transport available"}};
   for (const MachineFacts::Backend& backend : facts.backends) {
-    std::string meaning = backend.description;
-    if (backend.name == "gloo_cpu") meaning = "CPUs, over TCP";
-    if (backend.name == "mpi") meaning = "CPUs, over Open MPI";
-    if (backend.name == "nccl") meaning = "NVIDIA GPUs";
-    if (backend.name == "fsdp") meaning = "shards parameters, gradients and optimizer state";
-    if (backend.name == "deepspeed_like") meaning = "the same, by ZeRO stages";
-    choices.push_back({backend.name, meaning});
+    choices.push_back({backend.name, backend.description});
   }
   return choices;
 }
 
-void ask_about_sharding(Asker& ask, ConfigDraft& draft, const std::string& use,
-                        const MachineFacts& facts) {
-  if (use == "fsdp") {
-    draft.set("backend.fsdp.strategy",
-              ask.choice("What is sharded?",
-                         {{"full_shard", "parameters, gradients and optimizer state"},
-                          {"shard_grad_op", "the same, but parameters stay whole during a step"},
-                          {"hybrid_shard", "all of them within a machine; machines hold replicas"},
-                          {"no_shard", "nothing"}},
-                         0));
-  } else {
-    const std::string stage = ask.choice("Which ZeRO stage?",
-                                         {{"1", "shard the optimizer state"},
-                                          {"2", "also shard gradients"},
-                                          {"3", "also shard parameters"}},
-                                         1);
-    draft.set("backend.deepspeed_like.stage", static_cast<int64_t>(std::stoll(stage)));
+// A wrapper's own presets, and its base.
+void ask_about_wrapper(Asker& ask, ConfigDraft& draft, const std::string& use,
+                       const MachineFacts& facts) {
+  BackendConfig backend;
+  backend.use = use;
+  std::vector<Setting> presets = presets_of(Plugin::load(backend), "");
+  std::erase_if(presets, [](const Setting& preset) { return preset.needs_disk; });
+  std::vector<Choice> choices;
+  size_t first = 0;
+  for (const Setting& preset : presets) {
+    if (preset.is_default) first = choices.size();
+    choices.push_back({preset.name, preset.description});
+  }
+  const std::string chosen = presets.empty() ? "" : ask.choice("What is sharded?", choices, first);
+  for (const Setting& preset : presets) {
+    if (preset.name != chosen) continue;
+    for (const auto& [key, value] : preset.options) {
+      draft.set(fmt::format("backend.{}.{}", use, key), value);
+    }
   }
   std::vector<Choice> bases = {{"auto", "the best available"}};
   for (const MachineFacts::Backend& backend : facts.backends) {
@@ -104,7 +101,7 @@ MachineFacts machine_facts() {
   facts.gpus = static_cast<int>(visible_gpus().size());
   for (const PluginReport& report : list_plugins(BackendConfig())) {
     if (report.usable && report.name != "single")
-      facts.backends.push_back({report.name, report.description, report.needs_base});
+      facts.backends.push_back({report.name, report.description, report.can(DB_CAP_NEEDS_BASE)});
   }
   return facts;
 }
@@ -128,7 +125,9 @@ ConfigDraft ask_for_draft(const MachineFacts& facts) {
       default_processes(facts));
   const std::string use = ask.choice("Which backend connects them?", backend_choices(facts), 0);
   draft.set("backend.use", use);
-  if (use == "fsdp" || use == "deepspeed_like") ask_about_sharding(ask, draft, use, facts);
+  for (const MachineFacts::Backend& backend : facts.backends) {
+    if (backend.name == use && backend.needs_base) ask_about_wrapper(ask, draft, use, facts);
+  }
   draft.set("training.mixed_precision",
             ask.choice("Which mixed precision?",
                        {{"no", "the model's own type"},

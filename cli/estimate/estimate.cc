@@ -47,7 +47,7 @@ std::vector<EstimateRow> rows_of_program(const EstimateWords& words, const Confi
   for (const char* precision : {"no", "bf16"}) {
     for (const bool checkpointing : {false, true}) {
       if (checkpointing && estimates.pattern().empty()) continue;
-      for (const Setting& setting : known_settings(words.disk)) {
+      for (const Setting& setting : known_settings(config.backend, words.disk)) {
         rows.push_back(estimates.of(setting, precision, checkpointing));
       }
     }

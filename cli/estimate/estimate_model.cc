@@ -96,7 +96,7 @@ std::string estimate_model(const EstimateWords& words, const Config& config, uin
   const Layer largest = largest_layer(model);
   const int world = static_cast<int>(words.world > 0 ? words.world : config.launch.processes);
   std::vector<EstimateRow> rows;
-  for (const Setting& setting : known_settings(words.disk)) {
+  for (const Setting& setting : known_settings(config.backend, words.disk)) {
     rows.push_back({.setting = setting.name,
                     .precision = "no",
                     .checkpointing = {},

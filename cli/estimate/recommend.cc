@@ -72,7 +72,7 @@ int run_recommend(int argc, char** argv) {
   const Config config = load_config(words.config);
   ProgramEstimates estimates(words, config);
   const std::string& precision = config.training.mixed_precision;
-  const std::vector<Setting> settings = known_settings(words.disk);
+  const std::vector<Setting> settings = known_settings(config.backend, words.disk);
   uint64_t least = UINT64_MAX;
   std::string least_name;
   for (const bool disk : {false, true}) {

@@ -29,11 +29,11 @@ constexpr db_option string_option(const char* key, const char* value, const char
   return {sizeof(db_option), key, DB_OPTION_STRING, 0, 0, 0.0, value, description};
 }
 
-// The array of pointers that default_options and Options::parse take; options has static storage.
-template <size_t kCount>
-constexpr std::array<const db_option*, kCount> pointers_to(const db_option (&options)[kCount]) {
-  std::array<const db_option*, kCount> pointers{};
-  for (size_t i = 0; i < kCount; ++i) pointers[i] = &options[i];
+// The array of pointers in which the ABI takes structs; all has static storage.
+template <class T, size_t kCount>
+constexpr std::array<const T*, kCount> pointers_to(const T (&all)[kCount]) {
+  std::array<const T*, kCount> pointers{};
+  for (size_t i = 0; i < kCount; ++i) pointers[i] = &all[i];
   return pointers;
 }
 

@@ -4,6 +4,7 @@
 // coupler/distributed_backend.h.
 #pragma once
 
+#include <coupler/presets.h>
 #include <coupler/sharding.h>
 
 #include <string_view>
@@ -32,7 +33,23 @@ struct ShardingBackend {
   // *plan comes from make_plan.
   Failure (*plan)(const Options& options, const Place& place, const Model& model,
                   const db_plan** plan);
+  db_presets presets;
 };
+
+template <const auto& kOptions>
+inline constexpr auto kPointersTo = pointers_to(kOptions);
+
+// A preset of these option values, which have static storage.
+template <const auto& kOptions>
+constexpr db_preset preset(const char* name, const char* description, int32_t step_time) {
+  return {sizeof(db_preset),
+          name,
+          description,
+          kPointersTo<kOptions>.data(),
+          kPointersTo<kOptions>.size(),
+          step_time,
+          0};
+}
 
 // DistributedBackend.create, .probe, and db_sharding.plan of such a plugin. They never throw.
 db_status create_sharding(const ShardingBackend& backend, const db_communicator_params* params,
@@ -58,7 +75,9 @@ struct ShardingFunctions {
     return plan_sharding(kBackend, communicator, model, plan, error);
   }
   static const void* get_extension(const char* id) {
-    return id != nullptr && std::string_view(id) == DB_SHARDING ? &kSharding : nullptr;
+    const std::string_view wanted = id != nullptr ? id : "";
+    if (wanted == DB_SHARDING) return &kSharding;
+    return wanted == DB_PRESETS ? &kBackend.presets : nullptr;
   }
   static constexpr db_sharding kSharding = {sizeof(db_sharding), plan, release_plan};
 };

@@ -109,9 +109,35 @@ Failure plan(const Options& options, const Place& place, const Model& model, con
   return {};
 }
 
+constexpr db_option kStage1[] = {i64_option("stage", 1, nullptr)};
+constexpr db_option kStage2[] = {i64_option("stage", 2, nullptr)};
+constexpr db_option kStage3[] = {i64_option("stage", 3, nullptr)};
+constexpr db_option kOptimizerOnDisk[] = {
+    i64_option("stage", 3, nullptr), string_option("offload_optimizer.device", "nvme", nullptr),
+    string_option("offload_optimizer.nvme_path", DB_PRESET_FOLDER, nullptr)};
+constexpr db_option kAllOnDisk[] = {
+    i64_option("stage", 3, nullptr), string_option("offload_optimizer.device", "nvme", nullptr),
+    string_option("offload_optimizer.nvme_path", DB_PRESET_FOLDER, nullptr),
+    string_option("offload_param.device", "nvme", nullptr),
+    string_option("offload_param.nvme_path", DB_PRESET_FOLDER, nullptr)};
+constexpr db_preset kPresets[] = {
+    preset<kStage1>("ZeRO stage 1", "the optimizer state", 110),
+    preset<kStage2>("ZeRO stage 2", "also gradients", 120),
+    preset<kStage3>("ZeRO stage 3", "also parameters", 150),
+    preset<kOptimizerOnDisk>("ZeRO stage 3, optimizer on disk",
+                             "the optimizer state of each rank is on a disk", 600),
+    preset<kAllOnDisk>("ZeRO stage 3, all on disk", "the parts of each rank are on a disk", 610),
+};
+constexpr auto kPresetPointers = pointers_to(kPresets);
+
 constexpr auto kOptionPointers = pointers_to(kOptions);
-constexpr ShardingBackend kShardingBackend = {"deepspeed_like", kOptionPointers.data(),
-                                              kOptionPointers.size(), check, plan};
+constexpr ShardingBackend kShardingBackend = {
+    "deepspeed_like",
+    kOptionPointers.data(),
+    kOptionPointers.size(),
+    check,
+    plan,
+    {sizeof(db_presets), kPresetPointers.data(), kPresetPointers.size()}};
 constexpr DistributedBackend kBackend = sharding_table<kShardingBackend>(
     "0.1.0", "ZeRO stages on flat buffers, with DeepSpeed's options, over any transport");
 

@@ -53,9 +53,33 @@ Failure plan(const Options& options, const Place& place, const Model& model, con
   return {};
 }
 
+constexpr db_option kFullShard[] = {string_option("strategy", "full_shard", nullptr)};
+constexpr db_option kShardGradOp[] = {string_option("strategy", "shard_grad_op", nullptr)};
+constexpr db_option kHybridShard[] = {string_option("strategy", "hybrid_shard", nullptr),
+                                      i64_option("group_size", 0, nullptr)};
+constexpr db_option kNoShard[] = {string_option("strategy", "no_shard", nullptr)};
+constexpr db_option kOnDisk[] = {string_option("strategy", "full_shard", nullptr),
+                                 string_option("offload.device", "nvme", nullptr),
+                                 string_option("offload.nvme_path", DB_PRESET_FOLDER, nullptr)};
+constexpr db_preset kPresets[] = {
+    preset<kFullShard>("fsdp full_shard", "parameters, gradients and optimizer state", 140),
+    preset<kShardGradOp>("fsdp shard_grad_op", "the same, but parameters stay whole during a step",
+                         130),
+    preset<kHybridShard>("fsdp hybrid_shard",
+                         "all of them within a machine; machines hold replicas", 0),
+    preset<kNoShard>("fsdp no_shard", "nothing", 0),
+    preset<kOnDisk>("fsdp full_shard, all on disk", "the parts of each rank are on a disk", 620),
+};
+constexpr auto kPresetPointers = pointers_to(kPresets);
+
 constexpr auto kOptionPointers = pointers_to(kOptions);
-constexpr ShardingBackend kShardingBackend = {"fsdp", kOptionPointers.data(),
-                                              kOptionPointers.size(), check, plan};
+constexpr ShardingBackend kShardingBackend = {
+    "fsdp",
+    kOptionPointers.data(),
+    kOptionPointers.size(),
+    check,
+    plan,
+    {sizeof(db_presets), kPresetPointers.data(), kPresetPointers.size()}};
 constexpr DistributedBackend kBackend = sharding_table<kShardingBackend>(
     "0.1.0",
     "Shards each parameter, its gradient and its optimizer state on dimension 0, over any "

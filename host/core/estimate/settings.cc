@@ -1,57 +1,112 @@
 #include "estimate/settings.h"
 
 #include <coupler/error.h>
+#include <coupler/presets.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 #include <map>
 #include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "base/units.h"
 #include "estimate/plan.h"
 #include "estimate/replay.h"
+#include "plugin/probe.h"
+#include "plugin/resolve.h"
 
 namespace coupler {
 namespace {
-
-using Options = std::vector<std::pair<std::string, OptionValue>>;
 
 bool is_number(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-Options stage(int64_t number) { return {{"stage", number}}; }
-
-Options with(Options options, const Options& more) {
-  options.insert(options.end(), more.begin(), more.end());
-  return options;
+OptionValue value_of(const db_option& option, const std::string& folder) {
+  switch (option.type) {
+    case DB_OPTION_STRING:
+      return option.string == std::string_view(DB_PRESET_FOLDER) ? folder : option.string;
+    case DB_OPTION_I64:
+      return option.i64;
+    case DB_OPTION_F64:
+      return option.f64;
+    default:
+      return option.boolean != 0;
+  }
 }
 
-Options on_disk(const std::string& what, const std::string& folder) {
-  return {{what + ".device", std::string("nvme")}, {what + ".nvme_path", folder}};
+// Whether every option of the preset has its default value.
+bool only_defaults(const DistributedBackend& table, const Setting& setting) {
+  uint64_t count = 0;
+  const db_option* const* const options = table.default_options(&count);
+  return std::all_of(setting.options.begin(), setting.options.end(), [&](const auto& given) {
+    return std::any_of(options, options + count, [&](const db_option* option) {
+      return option->key == given.first && value_of(*option, "") == given.second;
+    });
+  });
 }
+
+Setting setting_of(const db_preset& preset, const DistributedBackend& table,
+                   const std::string& folder) {
+  Setting setting{.name = preset.name,
+                  .use = table.name,
+                  .options = {},
+                  .description = preset.description,
+                  .step_time = preset.step_time,
+                  .replaced = {}};
+  for (uint64_t i = 0; i < preset.option_count; ++i) {
+    const db_option& option = *preset.options[i];
+    setting.options.emplace_back(option.key, value_of(option, folder));
+    setting.needs_disk |=
+        option.type == DB_OPTION_STRING && option.string == std::string_view(DB_PRESET_FOLDER);
+  }
+  setting.is_default = only_defaults(table, setting);
+  return setting;
+}
+
+// "offload" for "offload.device".
+std::string table_of(const std::string& key) { return key.substr(0, key.find('.')); }
 
 }  // namespace
 
-std::vector<Setting> known_settings(const std::string& folder) {
-  const std::string zero = "deepspeed_like";
-  return {
-      {"replicate", "gloo_cpu", {}},
-      {"ZeRO stage 1", zero, stage(1)},
-      {"ZeRO stage 2", zero, stage(2)},
-      {"fsdp shard_grad_op", "fsdp", {{"strategy", std::string("shard_grad_op")}}},
-      {"fsdp full_shard", "fsdp", {{"strategy", std::string("full_shard")}}},
-      {"ZeRO stage 3", zero, stage(3)},
-      {"ZeRO stage 3, optimizer on disk", zero,
-       with(stage(3), on_disk("offload_optimizer", folder)), true},
-      {"ZeRO stage 3, all on disk", zero,
-       with(with(stage(3), on_disk("offload_optimizer", folder)), on_disk("offload_param", folder)),
-       true},
-      {"fsdp full_shard, all on disk", "fsdp",
-       with({{"strategy", std::string("full_shard")}}, on_disk("offload", folder)), true},
-  };
+std::vector<Setting> presets_of(const Plugin& plugin, const std::string& folder) {
+  const DistributedBackend& table = plugin.table();
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): the member is a pointer
+  if (!DB_HAS(&table, DistributedBackend, get_extension) || table.get_extension == nullptr)
+    return {};
+  const auto* presets = static_cast<const db_presets*>(table.get_extension(DB_PRESETS));
+  std::vector<Setting> settings;
+  std::set<std::string> replaced;
+  for (uint64_t i = 0; presets != nullptr && i < presets->preset_count; ++i) {
+    settings.push_back(setting_of(*presets->presets[i], table, folder));
+    for (const auto& [key, value] : settings.back().options) replaced.insert(table_of(key));
+  }
+  for (Setting& setting : settings) setting.replaced.assign(replaced.begin(), replaced.end());
+  return settings;
+}
+
+std::vector<Setting> known_settings(const BackendConfig& backend, const std::string& folder) {
+  std::vector<Setting> settings = {
+      {.name = "replicate", .use = "auto", .options = {}, .description = {}, .replaced = {}}};
+  std::vector<std::string> names;
+  for (const FoundPlugin& plugin : found_plugins(backend)) names.push_back(plugin.name);
+  for (const PluginReport& report : try_plugins(names, backend, DB_CAP_NEEDS_BASE)) {
+    if (!report.usable) continue;
+    BackendConfig one = backend;
+    one.use = report.name;
+    if (one.use != backend.use) one.sha256.clear();  // the pin is for backend.use alone
+    for (Setting& setting : presets_of(Plugin::load(one), folder)) {
+      if (setting.step_time > 0) settings.push_back(std::move(setting));
+    }
+  }
+  std::stable_sort(settings.begin(), settings.end(), [](const Setting& a, const Setting& b) {
+    return std::tie(a.needs_disk, a.step_time) < std::tie(b.needs_disk, b.step_time);
+  });
+  return settings;
 }
 
 BackendConfig apply(const Setting& setting, const BackendConfig& config) {
@@ -59,10 +114,9 @@ BackendConfig apply(const Setting& setting, const BackendConfig& config) {
   result.use = setting.use;
   result.sha256.clear();  // it pins the configured backend
   std::vector<PluginOption>& options = result.options[setting.use];
-  std::set<std::string> decided = {"stage", "strategy", "group_size"};
-  for (const auto& [key, value] : setting.options) decided.insert(key);
+  const auto& replaced = setting.replaced;
   std::erase_if(options, [&](const PluginOption& option) {
-    return decided.count(option.key) != 0 || option.key.rfind("offload", 0) == 0;
+    return std::find(replaced.begin(), replaced.end(), table_of(option.key)) != replaced.end();
   });
   for (const auto& [key, value] : setting.options) {
     options.push_back({.key = key, .value = value, .source = {}});

@@ -9,18 +9,29 @@
 #include "config/config.h"
 #include "estimate/ledger.h"
 #include "estimate/step_log.h"
+#include "plugin/plugin.h"
 
 namespace coupler {
 
 struct Setting {
-  std::string name;                                          // "deepspeed_like, stage 2"
+  std::string name;                                          // "ZeRO stage 2"
   std::string use;                                           // backend.use
   std::vector<std::pair<std::string, OptionValue>> options;  // of [backend.USE]
   bool needs_disk = false;
+  std::string description;  // a few words, or ""
+  int step_time = 0;        // in percent of an unsharded model's; 0: unknown
+  bool is_default = false;  // without options, the backend would do this
+  // The options and tables of [backend.USE] that a setting replaces.
+  std::vector<std::string> replaced;
 };
 
-// Fastest first; settings that keep state on a disk come last. folder: on that disk.
-std::vector<Setting> known_settings(const std::string& folder);
+// The backend's presets (coupler/presets.h), in its order. folder: on a disk, for those that need
+// one.
+std::vector<Setting> presets_of(const Plugin& plugin, const std::string& folder);
+
+// An unsharded model, and the presets of every sharding plugin that backend finds by name and whose
+// speed is known. Fastest first; settings that keep state on a disk come last.
+std::vector<Setting> known_settings(const BackendConfig& backend, const std::string& folder);
 
 // The setting as a program's configuration; the other options of its backend in config stay.
 BackendConfig apply(const Setting& setting, const BackendConfig& config);

@@ -104,7 +104,7 @@ struct Candidate {
 // Skips settings whose plugin is not available.
 std::vector<Candidate> candidates(const StepLog& log, const Config& config, int world) {
   std::vector<Candidate> result;
-  for (const Setting& setting : known_settings("/a/local/disk")) {
+  for (const Setting& setting : known_settings(config.backend, "/a/local/disk")) {
     try {
       result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world,
                                                  config.communication)});

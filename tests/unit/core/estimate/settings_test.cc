@@ -28,11 +28,11 @@ TEST(Settings, RepeatedModules_AreTheLargestRow) {
 
 TEST(Settings, FastestFirst_DisksLast) {
   bool disk = false;
-  for (const Setting& setting : known_settings("/d")) {
+  for (const Setting& setting : known_settings({}, "/d")) {
     EXPECT_TRUE(setting.needs_disk || !disk) << setting.name;
     disk = setting.needs_disk;
   }
-  EXPECT_EQ(known_settings("/d").front().name, "replicate");
+  EXPECT_EQ(known_settings({}, "/d").front().name, "replicate");
 }
 
 TEST(Settings, Apply_LeavesTheUsersOptionsAndDropsWhatTheSettingDecides) {
@@ -40,7 +40,11 @@ TEST(Settings, Apply_LeavesTheUsersOptionsAndDropsWhatTheSettingDecides) {
   config.options["fsdp"] = {{"prefetch", int64_t{4}, {}},
                             {"strategy", std::string("no_shard"), {}},
                             {"offload.device", std::string("nvme"), {}}};
-  const Setting setting{"full", "fsdp", {{"strategy", std::string("full_shard")}}};
+  const Setting setting{.name = "full",
+                        .use = "fsdp",
+                        .options = {{"strategy", std::string("full_shard")}},
+                        .description = {},
+                        .replaced = {"offload", "strategy"}};
   const BackendConfig applied = apply(setting, config);
   EXPECT_EQ(applied.use, "fsdp");
   const auto& options = applied.options.at("fsdp");
