@@ -117,7 +117,7 @@ Asks questions, suggests answers that suit this machine, and writes ./train.toml
   --output FILE   write to FILE instead of ./train.toml
   --force         overwrite an existing file
   --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one key, e.g. -o backend.use=mpi or -o backend.gloo_cpu.chunk_bytes=65536
+  -o KEY=VALUE    set one key, e.g. -o backend.timeout=30s or -o backend.NAME.OPTION=VALUE
 
 Sources from lowest to highest precedence: default, AcceleratorOptions in the program, file,
 environment, -o. The environment variable for a key such as backend.use is COUPLER_BACKEND_USE.

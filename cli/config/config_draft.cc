@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "backend.fsdp" for "backend.fsdp.offload.device"; the rest is a key of that table.
+// "backend.NAME" for "backend.NAME.offload.device"; the rest is a key of that table.
 std::string table_of(const std::string& key) {
   const size_t first = key.find('.');
   const size_t second = key.find('.', first + 1);

@@ -12,7 +12,7 @@ namespace coupler::cli {
 
 class ConfigDraft {
  public:
-  // key: a full key of the schema or of a backend ("backend.fsdp.strategy"). A later value replaces
+  // key: a full key of the schema or of a backend ("backend.NAME.OPTION"). A later value replaces
   // an earlier one.
   void set(const std::string& key, const OptionValue& value);
   bool has(const std::string& key) const { return find(key) != nullptr; }

@@ -28,7 +28,7 @@ Backend options have no environment variables.
   --config FILE   find the backend with FILE instead of ./train.toml
   -o KEY=VALUE    set one key to find it, e.g. -o backend.plugin_path=/opt/plugins
 
-  coupler config keys fsdp
+  coupler config keys --json
 )";
 
 namespace {

@@ -142,7 +142,7 @@ class RankCheck {
       if (!divides(*communicator)) return {};
       std::string problems;
       for (const Error& problem :
-           contradictions_with_division(config_->memory, config_->communication)) {
+           contradictions_with_division(plugin.name(), config_->memory, config_->communication)) {
         problems += (problems.empty() ? "" : "\n    ") +
                     source_of(*config_, problem.detail().subject) + sentence(problem);
       }
@@ -165,15 +165,19 @@ class RankCheck {
     return (transport.table().capabilities & DB_CAP_HOST_MEMORY) == 0;
   }
 
-  // Switches a wrapper to gloo_cpu if possible: its options can be checked over any transport.
+  // Switches a wrapper to a transport for host memory if there is one: its options can be checked
+  // over any.
   static bool stands_on_host_memory(const Plugin& plugin, BackendConfig& backend) {
     if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) == 0) return false;
-    bool found = false;
-    for (const FoundPlugin& other : found_plugins(backend)) found |= other.name == "gloo_cpu";
-    if (!found) return false;
+    std::string base;
+    try {
+      base = resolve_auto(backend, MpiLaunch::kTooLate, /*on_host=*/true);
+    } catch (const Error&) {
+      return false;
+    }
     auto& options = backend.options[plugin.name()];
     std::erase_if(options, [](const PluginOption& option) { return option.key == "base"; });
-    options.push_back({"base", std::string("gloo_cpu"), {}});
+    options.push_back({"base", base, {}});
     return true;
   }
 

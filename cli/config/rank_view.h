@@ -15,7 +15,7 @@ namespace coupler::cli {
 
 struct RankView {
   std::string host, version, file;
-  std::string backend;  // "fsdp 0.1.0 over gloo_cpu 0.1.0"; "" if one process needs none
+  std::string backend;  // "wrapper 0.1.0 over transport 0.1.0"; "" if one process needs none
   std::string gpu;      // the machine's GPU that it would use; "" if it needs or sees none
   // The value and source of every key that is set.
   std::map<std::string, std::pair<std::string, std::string>> settings;

@@ -32,17 +32,17 @@ std::string command_in(const std::string& reason) {
 std::string mend_of(const PluginReport& report) {
   if (std::string hint = hint_in(report.reason); !hint.empty()) return one_line(hint);
   if (std::string command = command_in(report.reason); !command.empty()) return command;
-  if (report.name == "mpi" || report.reason.find("libmpi") != std::string::npos) {
+  if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) || report.reason.find("libmpi") != std::string::npos) {
     return install_command("openmpi-bin");
   }
-  if (report.name == "nccl") {
+  if (report.can(DB_CAP_CUDA_MEMORY) && !report.can(DB_CAP_HOST_MEMORY)) {
     return gpu_info().cards == 0 ? "nothing to do on a machine without NVIDIA GPUs"
                                  : "see the findings about GPUs";
   }
   if (report.reason.find("cannot open shared object file") != std::string::npos) {
     return "install the missing library, or add its folder to LD_LIBRARY_PATH";
   }
-  return "ask the backend's author, or choose another backend: -o backend.use=gloo_cpu";
+  return "ask the backend's author, or let Coupler choose another one: -o backend.use=auto";
 }
 
 Finding row(const PluginReport& report) {
@@ -65,7 +65,7 @@ Finding planned(const Config& config) {
         find_in_path("mpirun.openmpi").empty()) {
       return {Level::kError, fmt::format("{} needs mpirun, which is not in PATH", named),
               "coupler launch cannot start its processes",
-              install_command("openmpi-bin") + ", or -o backend.use=gloo_cpu", 3};
+              install_command("openmpi-bin") + ", or -o backend.use=auto", 3};
     }
     BackendConfig backend = config.backend;
     backend.use = plan.use;
@@ -99,11 +99,11 @@ Findings check_backends(const Config& config) {
 Findings check_mpi(const Config&) {
   const MpiInfo mpi = mpi_info({"mpirun.openmpi", "mpirun"});
   if (mpi.path.empty()) {
-    return {{Level::kNote, "mpirun is not in PATH", "the mpi backend cannot start its processes",
+    return {{Level::kNote, "mpirun is not in PATH", "a backend over MPI cannot start its processes",
              install_command("openmpi-bin")}};
   }
   if (mpi.version.empty()) {
-    return {{Level::kWarning, describe(mpi), "the mpi backend probably cannot start",
+    return {{Level::kWarning, describe(mpi), "a backend over MPI probably cannot start",
              install_command("--reinstall openmpi-bin")}};
   }
   if (mpi.version.find("Open MPI") == std::string::npos &&
@@ -111,7 +111,7 @@ Findings check_mpi(const Config&) {
       mpi.version.find("PRRTE") == std::string::npos) {
     return {{Level::kNote,
              fmt::format("{} does not belong to Open MPI ({})", mpi.path, one_line(mpi.version)),
-             "the mpi backend needs Open MPI; --via mpirun accepts either",
+             "a backend over MPI needs Open MPI; --via mpirun accepts either",
              install_command("openmpi-bin")}};
   }
   Findings findings = {{Level::kOk, one_line(describe(mpi))}};

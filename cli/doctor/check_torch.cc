@@ -101,7 +101,8 @@ Findings check_cuda_part(const GpuInfo& gpu, const Config& config) {
   const std::string library = torch.root + "/lib/libtorch_cuda.so";
   const Level level =
       config.training.device.rfind("cuda", 0) == 0 ? Level::kError : Level::kWarning;
-  constexpr const char* kWhy = "training runs on the CPU, and the nccl backend cannot be used";
+  constexpr const char* kWhy =
+      "training runs on the CPU, and no backend for CUDA devices can be used";
   if (access(library.c_str(), F_OK) != 0) {
     return {{level, fmt::format("LibTorch in {} is built for the CPU only", torch.root), kWhy,
              cuda_command(torch)}};
@@ -121,11 +122,10 @@ Findings check_cuda_part(const GpuInfo& gpu, const Config& config) {
     return {{level, one_line(fmt::format("LibTorch's CUDA libraries do not load: {}", dlerror())),
              kWhy, cuda_command(torch)}};
   }
-  const std::string found = nccl(torch);
+  const std::string found = nccl_version(torch);
   if (found == "none") {
     return {{Level::kWarning, "LibTorch's CUDA libraries load, but NCCL is missing",
-             "the nccl backend cannot be used; GPUs communicate through host memory",
-             cuda_command(torch)}};
+             "GPUs communicate through host memory, which is slower", cuda_command(torch)}};
   }
   return {{Level::kOk, fmt::format("LibTorch's CUDA libraries load; NCCL {}", found)}};
 }

@@ -115,10 +115,10 @@ bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
       throw;
     }
     throw Error(ErrorCode::kPlugin,
-                "--multi_gpu needs CUDA devices, but the backend nccl cannot be used here",
+                "--multi_gpu needs CUDA devices, but no backend for them can be used here",
                 {.subject = "--multi_gpu",
-                 .hint = "omit it, or use --cpu to train on CPUs; `coupler plugins -o "
-                         "backend.use=nccl` shows what is missing"});
+                 .hint = "omit it, or use --cpu to train on CPUs; `coupler plugins` shows what is "
+                         "missing"});
   }
   plan.config.backend.use = transport.use;
   plan.overrides.insert(plan.overrides.end(), transport.overrides.begin(),
@@ -129,12 +129,13 @@ bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
 void refuse_mpi(const LaunchPlan& plan, const std::string& how) {
   throw Error(
       ErrorCode::kConfig,
-      fmt::format("backend.use = \"{}\" runs over mpi, whose processes only Open MPI's mpirun can "
-                  "start, not {}",
+      fmt::format("backend.use = \"{}\" runs over MPI: only Open MPI's mpirun can start its "
+                  "processes, not {}",
                   plan.config.backend.use, how),
       {.subject = "backend.use",
-       .hint = "use --via mpirun, with --hostfile for several machines, or choose another backend: "
-               "-o backend.use=gloo_cpu"});
+       .hint =
+           "use --via mpirun, with --hostfile for several machines, or let Coupler choose another "
+           "backend: -o backend.use=auto"});
 }
 
 // With --dry-run or --print-env, prints what would be done; returns whether that was all.

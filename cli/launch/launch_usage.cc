@@ -61,20 +61,20 @@ Accelerate-compatible options, with - or _:
   --gradient_accumulation_steps N
                        same as -o training.gradient_accumulation_steps=N
   --cpu                train on CPUs
-  --multi_gpu          train on CUDA devices, over nccl
-  --use_fsdp           same as -o backend.use=fsdp
+  --multi_gpu          train on CUDA devices
+  --use_fsdp           shard parameters, gradients and optimizer state
   --fsdp_sharding_strategy full_shard|shard_grad_op|no_shard|hybrid_shard
-                       set backend.fsdp.strategy; a number from 1 to 4 also works
-  --use_deepspeed      same as -o backend.use=deepspeed_like
+                       what --use_fsdp shards; a number from 1 to 4 also works
+  --use_deepspeed      shard by DeepSpeed's ZeRO stages
   --zero_stage 0|1|2|3
-                       set backend.deepspeed_like.stage
+                       the stage of --use_deepspeed
   --same_network, --no_python, -q, --quiet
                        no effect (already the default)
 
 Exit code: that of the first process that failed (128 + signal if killed), 2 for a usage or
 configuration error, 3 for an unusable backend.
 
-  coupler launch -n 2 -o backend.use=gloo_cpu ./train
+  coupler launch -n 2 -o training.mixed_precision=bf16 ./train
 )help";
 
 }  // namespace coupler::cli

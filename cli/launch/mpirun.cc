@@ -14,6 +14,7 @@
 #include "cli/launch/rank_end.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/process/run_and_read.h"
+#include "plugin/probe.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
@@ -70,15 +71,16 @@ Mpirun find_open_mpi() {
       return {std::move(found), Mpirun::Kind::kOpenMpi};
     }
   }
-  throw Error(ErrorCode::kPlugin, "the backend mpi needs mpirun, which is not installed",
+  throw Error(ErrorCode::kPlugin, "the backend needs mpirun, which is not installed",
               {.subject = "mpirun",
-               .hint = "run apt-get install openmpi-bin (or add its folder to PATH), or choose "
-                       "another backend: -o backend.use=gloo_cpu"});
+               .hint = "run apt-get install openmpi-bin (or add its folder to PATH), or let "
+                       "Coupler choose another backend: -o backend.use=auto"});
 }
 
 Mpirun find_mpirun(const LaunchPlan& plan) {
   std::vector<const char*> names = {"mpirun", "mpirun.openmpi", "mpirun.mpich", "mpiexec"};
-  if (plan.config.backend.use == "mpi") {
+  const BackendConfig& backend = plan.config.backend;
+  if (try_plugin(backend.use, backend).can(DB_CAP_NEEDS_MPI_LAUNCH)) {
     names.insert(names.begin(), "mpirun.openmpi");
   }
   for (const char* name : names) {

@@ -16,11 +16,11 @@ struct Mpirun {
   Kind kind = Kind::kOpenMpi;
 };
 
-// Open MPI's mpirun, which the backend mpi needs. Throws Error(kPlugin) if there is none.
+// Open MPI's mpirun, for a backend that needs it. Throws Error(kPlugin) if there is none.
 Mpirun find_open_mpi();
 
-// For --via mpirun: the first in PATH; with the backend mpi, Open MPI's is preferred. Throws
-// Error(kUsage) if there is none, or it is of neither kind.
+// For --via mpirun: the first in PATH; if the backend needs an MPI launch, Open MPI's is preferred.
+// Throws Error(kUsage) if there is none, or it is of neither kind.
 Mpirun find_mpirun(const LaunchPlan& plan);
 
 // Whether all ranks run on this machine.

@@ -62,7 +62,7 @@ Facts facts() {
           {"Control group", describe(cgroup_limits())},
           {"NVIDIA driver", describe_driver(gpu)},
           {"GPUs", describe_gpus(gpu)},
-          {"NCCL", nccl(torch)},
+          {"NCCL", nccl_version(torch)},
           {"Compiler", compiler()},
           {"LibTorch", describe(torch)},
           {"MPI", describe(mpi_info({"mpirun", "mpirun.openmpi"}))}};

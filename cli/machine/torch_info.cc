@@ -95,7 +95,7 @@ std::string name_version(const fs::path& file) {
              : "";
 }
 
-// In the order in which the nccl backend searches.
+// In the order in which the backend for it searches.
 std::vector<fs::path> nccl_folders(const TorchInfo& torch) {
   std::vector<fs::path> folders;
   const char* const named = std::getenv("COUPLER_NCCL_PATH");
@@ -138,7 +138,7 @@ std::string describe(const TorchInfo& torch) {
   return fmt::format("{}, {} ({})", torch.version, torch.root, build);
 }
 
-std::string nccl(const TorchInfo& torch) {
+std::string nccl_version(const TorchInfo& torch) {
   for (const fs::path& folder : nccl_folders(torch)) {
     const fs::path file = folder / "libnccl.so.2";
     if (!file_exists(file)) continue;

@@ -30,6 +30,6 @@ std::string describe(const TorchInfo& torch);
 
 // The NCCL of COUPLER_NCCL_PATH, of NVIDIA's wheel next to LibTorch, or of the system, in this
 // order: "2.28.9, /…/libnccl.so.2"; or "none".
-std::string nccl(const TorchInfo& torch);
+std::string nccl_version(const TorchInfo& torch);
 
 }  // namespace coupler::cli

@@ -187,7 +187,7 @@ start its own processes with -n.
 Times are rank 0's. algbw is bytes / median. busbw is the least that each rank's link carried, which
 is comparable across operations and world sizes. Bandwidths are in GB/s (10^9 bytes).
 
-  coupler bench collectives -n 2 --bytes 8,64K --seconds 0.1 -o backend.use=gloo_cpu
+  coupler bench collectives -n 2 --bytes 8,64K --seconds 0.1
 )help";
 
 namespace {

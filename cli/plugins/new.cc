@@ -18,6 +18,7 @@
 #include "base/durable_file.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "plugin/resolve.h"
 
 namespace coupler::cli {
 
@@ -44,33 +45,13 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::kUsage, "coupler new: " + problem, {.subject = subject, .hint = hint});
 }
 
-// Names of CMake targets, of libraries that the skeletons link, and of existing backends.
-const std::set<std::string> kTaken = {"all",
-                                      "auto",
-                                      "clean",
-                                      "common",
-                                      "coupler",
-                                      "ctest",
-                                      "deepspeed_like",
-                                      "depend",
-                                      "fmt",
-                                      "fsdp",
-                                      "gloo_cpu",
-                                      "help",
-                                      "install",
-                                      "matrix",
-                                      "mpi",
-                                      "nccl",
-                                      "package",
-                                      "single",
-                                      "test",
-                                      "torch",
-                                      "edit_cache",
-                                      "c10",
-                                      "preinstall",
-                                      "rebuild_cache",
-                                      "package_source",
-                                      "coupler_torch"};
+// Names of CMake targets, of libraries that the skeletons link, and of what is not a plugin.
+const std::set<std::string> kTaken = {
+    "all",          "auto",    "clean",      "common",        "coupler",
+    "ctest",        "depend",  "fmt",        "help",          "install",
+    "matrix",       "package", "single",     "test",          "torch",
+    "edit_cache",   "c10",     "preinstall", "rebuild_cache", "package_source",
+    "coupler_torch"};
 
 void check_name(const std::string& name) {
   constexpr size_t kLongest = 64;
@@ -87,6 +68,11 @@ void check_name(const std::string& name) {
                "choose a shorter name");
   if (kTaken.count(name) != 0)
     refuse_new(name, fmt::format("'{}' is a reserved name", name), "choose another name");
+  for (const FoundPlugin& plugin : found_plugins(BackendConfig())) {
+    if (plugin.name == name)
+      refuse_new(name, fmt::format("'{}' is a backend already, in {}", name, plugin.path),
+                 "choose another name");
+  }
 }
 
 fs::path template_of(const std::string& kind) {

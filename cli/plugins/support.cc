@@ -210,7 +210,7 @@ std::vector<Support> ask_for_support(const BackendConfig& backend) {
   for (const std::string& use : uses) {
     works.emplace_back([&use, &backend] { return pack(support_of(use, backend)); });
   }
-  // A communicator of the mpi backend starts MPI, which must be finalized at exit.
+  // A communicator over MPI starts it, and it must be finalized at exit.
   const std::vector<ChildAnswer> answers = answers_of_children(works, kDeadline, Leave::kByExit);
   std::vector<Support> supports;
   for (size_t i = 0; i < answers.size(); ++i) {

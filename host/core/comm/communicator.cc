@@ -138,8 +138,8 @@ std::shared_ptr<Communicator> make_host_side(const CommunicatorOptions& options)
                             options.plugin.name(), options.process.rank),
                 {.rank = options.process.rank,
                  .subject = "backend.use",
-                 .hint = "COUPLER_LOG=info shows why no GPU is used; or set backend.use = "
-                         "\"gloo_cpu\""});
+                 .hint = "COUPLER_LOG=info shows why no GPU is used; or set backend.use to a "
+                         "transport for host memory (`coupler plugins` lists the backends)"});
   }
   CommunicatorOptions host = options;
   host.plugin = options.host_side();
@@ -298,7 +298,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("communicator '{}': the backend '{}' cannot split", state.name,
                             state.backend->plugin().name()),
-                {.subject = name, .hint = "use a backend with that capability, e.g. gloo_cpu"});
+                {.subject = name, .hint = "use a backend that can; `coupler plugins` lists them"});
   }
   const std::lock_guard lock(state.submit_mutex);
   state.throw_if_dead();

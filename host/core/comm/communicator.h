@@ -96,7 +96,7 @@ class Communicator {
   int rank() const;
   int size() const;
   const std::string& name() const;
-  std::string backend() const;  // "fsdp"
+  std::string backend() const;  // its name
 
   // A db_op without struct_size, flags and timeout (they are filled in); see distributed_backend.h
   // for buffers. run() blocks and, if the backend can, performs the operation on the calling

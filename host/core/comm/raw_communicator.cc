@@ -261,7 +261,8 @@ std::string base_option(const std::string& plugin, const BackendConfig& backend)
   throw Error(ErrorCode::kConfig,
               fmt::format("{}backend.{}.base must be a string: the name or path of a transport",
                           place(*option), plugin),
-              {.subject = "backend." + plugin + ".base", .hint = "write base = \"gloo_cpu\""});
+              {.subject = "backend." + plugin + ".base",
+               .hint = "write base = \"auto\", or a transport's name in quotes"});
 }
 
 namespace {
@@ -282,7 +283,7 @@ Plugin load_base(const CommunicatorOptions& options) {
                             "be a transport",
                             wrapper, backend.use),
                 {.subject = "backend." + wrapper + ".base",
-                 .hint = "name a transport such as gloo_cpu or mpi as the base"});
+                 .hint = "name a transport as the base; `coupler plugins` lists the backends"});
   }
   return base;
 }

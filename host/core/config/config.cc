@@ -100,10 +100,9 @@ std::pair<std::string, std::string> split_override(const std::string& text) {
   const std::string key = text.substr(0, equals);
   if (equals == std::string::npos || key.empty() ||
       !std::all_of(key.begin(), key.end(), is_key_character)) {
-    throw Error(
-        ErrorCode::kConfig, fmt::format("-o '{}': expected key=value", text),
-        {.subject = text,
-         .hint = "for example -o backend.use=gloo_cpu; a program's own -o goes after '--'"});
+    throw Error(ErrorCode::kConfig, fmt::format("-o '{}': expected key=value", text),
+                {.subject = text,
+                 .hint = "for example -o backend.use=auto; a program's own -o goes after '--'"});
   }
   return {key, text.substr(equals + 1)};
 }
@@ -407,8 +406,7 @@ ConfigRequest take_config_arguments(int& argc, char** argv) {
       set_file(request, std::string(argument.substr(9)));
       ++at;
     } else if (argument == "-o") {
-      request.overrides.push_back(
-          value_behind(at, argc, argv, "key=value", "-o backend.use=gloo_cpu"));
+      request.overrides.push_back(value_behind(at, argc, argv, "key=value", "-o backend.use=auto"));
       at += 2;
     } else if (is_attached_override(argument)) {
       request.overrides.emplace_back(argument.substr(2));

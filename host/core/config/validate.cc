@@ -43,29 +43,29 @@ std::vector<Error> contradictions_of(const Config& config) {
   return result;
 }
 
-std::vector<Error> contradictions_with_division(const MemoryConfig& memory,
+std::vector<Error> contradictions_with_division(const std::string& backend,
+                                                const MemoryConfig& memory,
                                                 const CommunicationConfig& communication) {
   std::vector<Error> result;
   if (memory.offload_optimizer_device != "none") {
     result.push_back(contradiction(
         "memory.offload_optimizer_device", in_quotes(memory.offload_optimizer_device),
         "the backend shards the model and has its own options",
-        "set backend.deepspeed_like.offload_optimizer.device or backend.fsdp.offload.device "
-        "instead"));
+        fmt::format("set the options for offloading of [backend.{}] instead; `coupler config keys "
+                    "{}` lists them",
+                    backend, backend)));
   }
   if (communication.local_sgd_steps > 0) {
     result.push_back(contradiction(
         "communication.local_sgd_steps", std::to_string(communication.local_sgd_steps),
         "the backend shards the model, so no rank has all parameters to train on its own",
-        "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
-        "no_shard of fsdp, or set it to 0"));
+        "use a transport (backend.use = \"auto\"), let the backend shard nothing, or set it to 0"));
   }
   if (communication.gradients == "powersgd") {
     result.push_back(contradiction(
         "communication.gradients", "\"powersgd\"",
         "the backend shards the model, and PowerSGD needs whole matrices on every rank",
-        "use bf16, fp16 or int8, or a backend that does not shard: a transport, stage 0 of "
-        "deepspeed_like or no_shard of fsdp"));
+        "use bf16, fp16 or int8, or a backend that does not shard, such as a transport"));
   }
   return result;
 }

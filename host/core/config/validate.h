@@ -14,8 +14,9 @@ namespace coupler {
 // One Error(kConfig) for each, whose subject is the key to look at first.
 std::vector<Error> contradictions_of(const Config& config);
 
-// The same for a backend that shards the model, which is known once it has planned.
-std::vector<Error> contradictions_with_division(const MemoryConfig& memory,
+// The same for a backend (its name) that shards the model, which is known once it has planned.
+std::vector<Error> contradictions_with_division(const std::string& backend,
+                                                const MemoryConfig& memory,
                                                 const CommunicationConfig& communication);
 
 // Throws the first, if there is one.

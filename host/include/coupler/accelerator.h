@@ -77,7 +77,7 @@ class Accelerator : public Processes {
   // ---- Process, device and backend (see also Processes) ----
   // The device of prepared models and batches: training.device.
   at::Device device() const;
-  // The name of the backend in use, such as "gloo_cpu"; "single" for one process.
+  // The name of the backend in use; "single" for one process.
   std::string backend() const;
   // training.mixed_precision: "no", "bf16", "fp16", "fp8".
   std::string mixed_precision() const;

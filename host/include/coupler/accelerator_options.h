@@ -49,11 +49,11 @@ struct AcceleratorOptions {
   std::optional<bool> powersgd_warm_start = {};
   std::optional<int64_t> local_sgd_steps = {};
   std::optional<double> local_sgd_momentum = {};
-  // Any setting by its full key, including a backend's own: {"backend.fsdp.strategy", "no_shard"}.
+  // Any setting by its full key, including a backend's own: {"backend.NAME.KEY", value}.
   // They are applied after the fields; later entries win.
   std::vector<std::pair<std::string, Value>> values = {};
 
-  // Appends to values: options.set("backend.mpi.all_reduce_chunk", 65536).
+  // Appends to values: options.set("training.seed", 7).
   AcceleratorOptions& set(std::string key, Value value) {
     values.emplace_back(std::move(key), std::move(value));
     return *this;

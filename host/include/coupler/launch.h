@@ -36,7 +36,7 @@ namespace coupler {
 struct LaunchOptions {
   int processes = 1;                        // at least 1
   std::string config = {};                  // a TOML file, as --config of `coupler launch`
-  std::vector<std::string> overrides = {};  // "backend.use=gloo_cpu", as -o
+  std::vector<std::string> overrides = {};  // "training.seed=7", as -o
   // The program that the ranks run. Empty: this program. Another program must register the function
   // and call enter_launched; for notebooks, whose kernel cannot be started again.
   std::string program = {};

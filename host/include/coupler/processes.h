@@ -169,7 +169,7 @@ class AcceleratorState {
 
   // As in Accelerator.
   c10::Device device() const;
-  std::string backend() const;          // "gloo_cpu"; "single" for one process
+  std::string backend() const;          // its name; "single" for one process
   std::string mixed_precision() const;  // "no", "bf16", "fp16", "fp8"
   // As in Accelerator.
   int64_t gradient_accumulation_steps() const;

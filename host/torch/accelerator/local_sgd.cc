@@ -15,13 +15,14 @@ namespace {
 std::shared_ptr<DataParallel> whole_on_every_rank(const std::shared_ptr<Strategy>& model) {
   if (auto whole = std::dynamic_pointer_cast<DataParallel>(model)) return whole;
   const std::string& name = model->model().name;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("LocalSGD: the model '{}' is kept {}: no rank has all parameters to "
-                          "train by itself",
-                          name, model->description().text),
-              {.subject = name,
-               .hint = "use a transport (gloo_cpu, mpi, nccl), stage 0 of deepspeed_like or "
-                       "no_shard of fsdp, or LocalSGD with enabled = false"});
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("LocalSGD: the model '{}' is kept {}: no rank has all parameters to "
+                  "train by itself",
+                  name, model->description().text),
+      {.subject = name,
+       .hint = "use a transport (backend.use = \"auto\"), let the backend shard nothing, or "
+               "use LocalSGD with enabled = false"});
 }
 
 }  // namespace

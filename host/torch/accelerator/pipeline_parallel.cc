@@ -329,7 +329,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                             "divides its layers and needs a transport",
                             impl.plugin.name()),
                 {.subject = "backend.use",
-                 .hint = "set backend.use to a transport: gloo_cpu, mpi, nccl or \"auto\""});
+                 .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
   }
   require_known(impl.config);
   Model model = describe(module, impl.device);

@@ -160,9 +160,8 @@ void throw_out_of_memory(const c10::OutOfMemoryError& cause, const std::string& 
                   text.substr(0, text.find('\n'))),
       {.subject = what,
        .hint = "use a smaller batch, training.mixed_precision = \"bf16\", "
-               "memory.activation_checkpointing, a backend that divides the model "
-               "(backend.use = \"fsdp\"), or one that offloads "
-               "(backend.fsdp.offload.device = \"cpu\")"});
+               "memory.activation_checkpointing, or a backend that shards or offloads the model; "
+               "`coupler config recommend` finds a configuration that fits"});
 }
 
 }  // namespace coupler

@@ -1,6 +1,6 @@
 // Link: one direction between two neighboring stages, over their own communicator, on which only
 // one of them sends. So messages cannot deadlock, even on backends that run operations strictly in
-// order (nccl). Used by the training thread.
+// order. Used by the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -53,12 +53,13 @@ void require_bytes(const Communicator& comm, db_kind kind, c10::Device device) {
   op.dtype = to_db_dtype(at::kByte);
   op.memory = memory_of(device);
   if (comm.supports(op)) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("communication.gradients needs {} of {}, which '{}' does not support",
-                          kind_name(kind), dtype_name(op.dtype), comm.backend()),
-              {.subject = "communication.gradients",
-               .hint = "set it to none, or use a transport that supports it, such as gloo_cpu, mpi "
-                       "or nccl"});
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("communication.gradients needs {} of {}, which '{}' does not support",
+                  kind_name(kind), dtype_name(op.dtype), comm.backend()),
+      {.subject = "communication.gradients",
+       .hint = "set it to none, or use a transport that supports it; `coupler plugins --matrix` "
+               "shows what each supports"});
 }
 
 GradientCompression::GradientCompression(const CommunicationConfig& config,

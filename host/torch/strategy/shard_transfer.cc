@@ -80,8 +80,8 @@ void require(const Communicator& comm, db_kind kind, at::ScalarType type) {
               fmt::format("sharding by '{}' needs {} of {}, which its base does not support",
                           comm.backend(), kind_name(kind), dtype_name(op.dtype)),
               {.subject = "backend." + comm.backend() + ".base",
-               .hint = fmt::format("set backend.{}.base to a transport that supports it, such as "
-                                   "gloo_cpu, mpi or nccl",
+               .hint = fmt::format("set backend.{}.base to a transport that supports it; `coupler "
+                                   "plugins --matrix` shows what each supports",
                                    comm.backend())});
 }
 

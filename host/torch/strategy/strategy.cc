@@ -54,7 +54,7 @@ std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicato
   }
   ShardPlan plan = ask_plan(*comm, model);
   if (!plan.units.empty()) {
-    throw_first(contradictions_with_division(memory, communication));
+    throw_first(contradictions_with_division(comm->backend(), memory, communication));
     return ShardedModel::make(std::move(model), std::move(plan), std::move(comm), config,
                               communication);
   }

@@ -72,9 +72,9 @@ TEST(TakeConfigArguments, MissingValue_ShowsTheForm) {
   EXPECT_EQ(refusal_of({"prog", "--config"}),
             "--config: expected a file after it\n  hint: write --config train.toml");
   EXPECT_EQ(refusal_of({"prog", "-o"}),
-            "-o: expected key=value after it\n  hint: write -o backend.use=gloo_cpu");
+            "-o: expected key=value after it\n  hint: write -o backend.use=auto");
   EXPECT_EQ(refusal_of({"prog", "-o", "--", "x"}),
-            "-o: expected key=value after it\n  hint: write -o backend.use=gloo_cpu");
+            "-o: expected key=value after it\n  hint: write -o backend.use=auto");
   EXPECT_EQ(refusal_of({"prog", "--config="}),
             "--config: expected a file, got ''\n  hint: write --config train.toml");
 }

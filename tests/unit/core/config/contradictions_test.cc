@@ -21,7 +21,7 @@ void expect_one(const std::vector<Error>& found, const std::string& key, const s
 TEST(Contradictions, Defaults_HaveNone) {
   const Config config;
   EXPECT_TRUE(contradictions_of(config).empty());
-  EXPECT_TRUE(contradictions_with_division(config.memory, config.communication).empty());
+  EXPECT_TRUE(contradictions_with_division("fsdp", config.memory, config.communication).empty());
   throw_first({});
 }
 
@@ -55,13 +55,13 @@ TEST(Contradictions, OptimizerInBackward_CannotWaitForFp16) {
 }
 
 TEST(Contradictions, WithDivision_WhatNeedsWholeModelsIsRefused) {
-  expect_one(contradictions_with_division({.offload_optimizer_device = "cpu"}, {}),
-             "memory.offload_optimizer_device", "backend.fsdp.offload.device");
-  expect_one(contradictions_with_division({}, {.local_sgd_steps = 2}),
+  expect_one(contradictions_with_division("fsdp", {.offload_optimizer_device = "cpu"}, {}),
+             "memory.offload_optimizer_device", "the options for offloading of [backend.fsdp]");
+  expect_one(contradictions_with_division("fsdp", {}, {.local_sgd_steps = 2}),
              "communication.local_sgd_steps", "no rank has all parameters to train on its own");
-  expect_one(contradictions_with_division({}, {.gradients = "powersgd"}), "communication.gradients",
-             "PowerSGD needs whole matrices on every rank");
-  EXPECT_TRUE(contradictions_with_division({}, {.gradients = "int8"}).empty());
+  expect_one(contradictions_with_division("fsdp", {}, {.gradients = "powersgd"}),
+             "communication.gradients", "PowerSGD needs whole matrices on every rank");
+  EXPECT_TRUE(contradictions_with_division("fsdp", {}, {.gradients = "int8"}).empty());
 }
 
 TEST(Contradictions, TheFirstIsThrown) {

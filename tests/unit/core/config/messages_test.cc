@@ -152,7 +152,7 @@ TEST(ConfigMessages, BadSyntax_NamesPlace) {
 
 TEST(ConfigMessages, OverrideWithoutEquals_ShowsTheShape) {
   const std::string end =
-      ": expected key=value\n  hint: for example -o backend.use=gloo_cpu; a program's own -o goes "
+      ": expected key=value\n  hint: for example -o backend.use=auto; a program's own -o goes "
       "after '--'";
   EXPECT_EQ(in_override("backend.use"), "-o 'backend.use'" + end);
   EXPECT_EQ(in_override("=mpi"), "-o '=mpi'" + end);
