@@ -284,7 +284,7 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
         "launch.secret_file", kMakeSecret);
   }
   // The processes of an MPI launch reach each other by themselves.
-  if (config.backend.interface_name.empty() && !needs_mpi_launch(config.backend)) {
+  if (config.backend.interface.empty() && !needs_mpi_launch(config.backend)) {
     check_interface_is_set(process, config.backend);
   }
   const Bytes32 secret = secret_of_this_start(config.launch.secret_file);
