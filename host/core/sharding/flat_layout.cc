@@ -10,7 +10,7 @@ namespace {
 // tensor.
 constexpr int64_t kSlotAlignment = 64;
 
-int64_t padded(int64_t numel, int64_t element_size) {
+int64_t padded_elements(int64_t numel, int64_t element_size) {
   const int64_t unit = kSlotAlignment / element_size;
   return (numel + unit - 1) / unit * unit;
 }
@@ -33,7 +33,7 @@ std::vector<FlatLayout> lay_out_flat(const std::vector<FlatParameter>& parameter
     FlatLayout& group = groups.back();
     group.parameters.push_back(i);
     group.offsets.push_back(group.numel);
-    group.numel += padded(parameter.numel, parameter.element_size);
+    group.numel += padded_elements(parameter.numel, parameter.element_size);
   }
   std::vector<FlatLayout> result;
   for (auto& [type, groups] : by_type) {
