@@ -1,4 +1,5 @@
-// The coupler program: finds the command, runs it, and turns errors into messages and exit codes.
+// The coupler program: the table of its commands, and how errors become messages and exit codes.
+#include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -7,122 +8,111 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/error.h"
-#include "base/text.h"
-#include "cli/commands.h"
+#include "cli/machine/torch_info.h"
+#include "cli/text/command.h"
+#include "cli/text/output.h"
+#include "plugin/plugin.h"
 
 namespace coupler::cli {
+
+// One for each command, next to its code.
+Command launch_command(), test_command(), config_command(), estimate_command(), plugins_command(),
+    check_plugin_command(), new_command(), checkpoint_command(), merge_weights_command(),
+    setup_torch_command(), report_command(), env_command(), doctor_command(), bench_command(),
+    completion_command(), rank_shim_command(), complete_command();
+const Command& program();
+
 namespace {
 
-struct Command {
-  std::string_view name;
-  int (*run)(int argc, char** argv);
-  std::string_view summary;  // "" for internal commands
-  const char* help = "";
-};
+// coupler --version: the versions of the program, LibTorch and the backends found.
 
-const Command kCommands[] = {
-    {"launch", run_launch, "start a program as a group of processes that train together",
-     kLaunchHelp},
-    {"test", run_test, "test a configuration, from rendezvous to a short training run", kTestHelp},
-    {"config", run_config, "create, check or explain the configuration", kConfigHelp},
-    {"estimate", run_estimate, "estimate how much memory a program or model needs", kEstimateHelp},
-    {"plugins", run_plugins, "list the backends and whether they can be used here", kPluginsHelp},
-    {"check-plugin", run_check_plugin, "check that a backend conforms to the plugin interface",
-     kCheckPluginHelp},
-    {"new", run_new, "create the skeleton of a plugin or a program", kNewHelp},
-    {"checkpoint", run_checkpoint, "list, show, verify or convert checkpoints", kCheckpointHelp},
-    {"merge-weights", run_merge_weights, "merge a checkpoint's weights for other programs",
-     kMergeWeightsHelp},
-    {"setup-torch", run_setup_torch, "install LibTorch if Coupler was installed without it",
-     kSetupTorchHelp},
-    {"report", run_report, "write an HTML report with plots of a run", kReportHelp},
-    {"env", run_env, "print the environment for a bug report", kEnvHelp},
-    {"doctor", run_doctor, "find what is missing or slow on this machine and how to fix it",
-     kDoctorHelp},
-    {"bench", run_bench, "measure latency and bandwidth of collective operations", kBenchHelp},
-    {"rank-shim", run_rank_shim, ""},
-    {"completion", run_completion, "print a shell completion script or write man pages",
-     kCompletionHelp},
-    {"complete", run_complete, ""},
-};
+std::string version_text(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
+  std::string text = fmt::format("coupler {} (plugin ABI {}.{})\nLibTorch {}\n", COUPLER_VERSION,
+                                 DB_ABI_MAJOR, DB_ABI_MINOR, describe(torch));
+  for (const PluginReport& plugin : plugins) {
+    // One without a version could not be loaded; `coupler plugins` reports why.
+    text += plugin.version.empty()
+                ? fmt::format("plugin {} cannot be loaded, {}\n", plugin.name, plugin.path)
+                : fmt::format("plugin {} {} (ABI {}), {}\n", plugin.name, plugin.version,
+                              plugin.abi, plugin.path.empty() ? "built in" : plugin.path);
+  }
+  return text;
+}
+
+std::string version_json(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const PluginReport& plugin : plugins) {
+    rows.push_back({{"name", plugin.name},
+                    {"version", plugin.version},
+                    {"abi", plugin.abi},
+                    {"path", plugin.path}});
+  }
+  return json_text(
+      {{"coupler", COUPLER_VERSION},
+       {"abi", fmt::format("{}.{}", DB_ABI_MAJOR, DB_ABI_MINOR)},
+       {"libtorch", {{"version", torch.version}, {"cuda", torch.cuda}, {"root", torch.root}}},
+       {"plugins", rows}});
+}
+
+int print_version(const Arguments& arguments) {
+  const TorchInfo torch = torch_info();
+  // Without the configuration: versions are printed even if it is wrong.
+  const std::vector<PluginReport> plugins = list_plugins(BackendConfig());
+  std::fputs((arguments.has("--json") ? version_json(torch, plugins) : version_text(torch, plugins))
+                 .c_str(),
+             stdout);
+  return 0;
+}
 
 }  // namespace
 
-std::vector<CommandHelp> command_helps() {
-  std::vector<CommandHelp> helps;
-  for (const Command& command : kCommands) {
-    if (!command.summary.empty()) helps.push_back({command.name, command.summary, command.help});
-  }
-  helps.push_back({"config keys", "print every configuration key", kConfigKeysHelp});
-  helps.push_back(
-      {"config recommend", "print the fastest configuration that fits in memory", kRecommendHelp});
-  return helps;
-}
-
-std::string main_help() {
-  std::string text =
-      "usage: coupler COMMAND [ARGUMENT]...\n\n"
-      "One LibTorch training loop, any backend, chosen in a TOML file.\n\ncommands:\n";
-  for (const Command& command : kCommands) {
-    if (!command.summary.empty())
-      text += fmt::format("  {:<15}{}\n", command.name, command.summary);
-  }
-  return text + R"help(
-options:
-  --version      print the version
-  -h, --help     print this help; `coupler COMMAND --help` explains a command
-
-Exit codes: 0 success; 2 usage or configuration error; 3 unusable backend; 4 lost peer or
-expired deadline; otherwise the program's own, or 128 + its signal.
-
-  coupler launch -n 2 ./train
-)help";
+const Command& program() {
+  static const Command table = {
+      .name = "coupler",
+      .summary = "distributed training in C++ over any backend",
+      .forms = {"COMMAND [ARGUMENT]..."},
+      .subcommands = {launch_command(),
+                      test_command(),
+                      config_command(),
+                      estimate_command(),
+                      plugins_command(),
+                      check_plugin_command(),
+                      new_command(),
+                      checkpoint_command(),
+                      merge_weights_command(),
+                      setup_torch_command(),
+                      report_command(),
+                      env_command(),
+                      doctor_command(),
+                      bench_command(),
+                      completion_command(),
+                      rank_shim_command(),
+                      complete_command(),
+                      {.name = "--version",
+                       .summary = "print the version",
+                       .options = {{"--json", "with --version: print JSON"}},
+                       .run = print_version}},
+      .description = {"One LibTorch training loop, any backend, chosen in a TOML file.",
+                      "`coupler COMMAND --help` explains a command."},
+      .notes = {"Exit codes: 0 success; 2 usage or configuration error; 3 unusable backend; 4 lost "
+                "peer or expired deadline; otherwise the program's own, or 128 + its signal."},
+      .examples = {"coupler launch -n 2 ./train"}};
+  return table;
 }
 
 namespace {
 
-[[noreturn]] void fail_unknown(const std::string& name) {
-  std::vector<std::string> known = {"--help", "--version"};
-  for (const Command& command : kCommands) {
-    if (!command.summary.empty()) known.emplace_back(command.name);
+int run(std::vector<std::string> words) {
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
   }
-  const std::string nearest = nearest_name(name, known);
-  const std::string question = nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
-  throw Error(ErrorCode::kUsage, fmt::format("unknown command '{}'{}", name, question),
-              {.subject = name, .hint = "'coupler --help' lists the commands"});
-}
-
-int run_command(const std::string& name, std::vector<char*> arguments) {
-  for (const Command& command : kCommands) {
-    if (command.name != name) continue;
-    const auto count = static_cast<int>(arguments.size());
-    arguments.push_back(nullptr);
-    return command.run(count, arguments.data());
-  }
-  fail_unknown(name);
-}
-
-int run(int argc, char** argv) {
-  if (argc < 2) {
-    std::fputs(main_help().c_str(), stderr);
-    return 2;
-  }
-  const std::string name = argv[1];
-  if (name == "--version") return run_version(argc - 1, argv + 1);
-  if (name == "help" && argc == 3) {
-    static char ask[] = "--help";
-    return run_command(argv[2], {argv[2], ask});
-  }
-  if (name == "--help" || name == "-h" || name == "help") {
-    std::fputs(main_help().c_str(), stdout);
-    return 0;
-  }
-  return run_command(name, {argv + 1, argv + argc});
+  return run_command(program(), "", std::move(words));
 }
 
 // A full disk or a closed pipe at standard output is an error, too.
@@ -141,7 +131,7 @@ int main(int argc, char** argv) {
   // Some supervisors start us with SIGCHLD ignored, which would hide the exit codes of ranks.
   std::signal(SIGCHLD, SIG_DFL);
   try {
-    return coupler::cli::flush_output(coupler::cli::run(argc, argv));
+    return coupler::cli::flush_output(coupler::cli::run({argv + 1, argv + argc}));
   } catch (const coupler::Error& error) {
     std::fflush(stdout);
     coupler::report_error(error.what());

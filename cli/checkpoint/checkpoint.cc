@@ -1,82 +1,158 @@
-// coupler checkpoint: lists, shows and verifies checkpoints, and converts their weights for other
-// programs.
+// coupler checkpoint: lists, shows and verifies checkpoints; merge_weights.cc converts them.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <array>
+#include <cstdint>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/text.h"
+#include "base/mapped_file.h"
 #include "base/units.h"
 #include "checkpoint/folder.h"
-#include "cli/checkpoint/checkpoint_report.h"
+#include "checkpoint/manifest.h"
 #include "cli/checkpoint/find_checkpoint.h"
-#include "cli/checkpoint/weight_arguments.h"
-#include "cli/commands.h"
-#include "cli/text/json_text.h"
-#include "cli/text/secrets.h"
-#include "cli/text/table.h"
-#include "weights/open_weights.h"
-#include "weights/write_weights.h"
+#include "cli/checkpoint/merge_weights.h"
+#include "cli/text/command.h"
+#include "cli/text/output.h"
+#include "formats/safetensors_header.h"
 
 namespace coupler::cli {
-
-// coupler checkpoint convert. Single-threaded.
-
 namespace {
 
-const std::vector<WeightFlag> kConvertFlags = {
-    {"--max-shard-size", true}, {"--model", true}, {"--key", true}};
+using Json = nlohmann::ordered_json;
 
-// words[0] is "convert". Returns the exit code.
-int convert_checkpoint(const std::vector<std::string>& words) {
-  const WeightArguments arguments =
-      read_weight_arguments("checkpoint convert", {words.begin() + 1, words.end()}, kConvertFlags);
-  // A folder of Coupler checkpoints stands for the newest valid one in it.
-  const std::string found =
-      holds_checkpoints(arguments.source) ? find_checkpoint(arguments.source) : arguments.source;
-  const WeightSource source = open_weights(found, {.model = arguments.model, .key = arguments.key});
-  const WrittenWeights written = write_weights(source, arguments.target, arguments.max_shard_size);
-  std::printf("%s.\n", written_text(arguments.target, written).c_str());
-  return 0;
+// Longer values matter only to programs, which read the manifest itself.
+constexpr size_t kMaxValue = 100;
+
+std::string value_text(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true);  // ASCII, so cutting never splits a character
+  if (text.size() > kMaxValue) text = text.substr(0, kMaxValue) + "…";
+  return text;
 }
 
-}  // namespace
+uint64_t total_bytes(const checkpoint::Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const auto& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
 
-const char kCheckpointHelp[] = R"help(usage: coupler checkpoint list [DIR] [--json]
-       coupler checkpoint show [DIR | CHECKPOINT] [--json]
-       coupler checkpoint verify [DIR | CHECKPOINT] [--json]
-       coupler checkpoint convert SOURCE TARGET [--max-shard-size SIZE] [--model N] [--key NAME]
+// "1.5 KiB in 2 files".
+std::string size_text(const checkpoint::Manifest& manifest) {
+  const size_t count = manifest.files.size();
+  return fmt::format("{} in {} file{}", format_byte_size(total_bytes(manifest)), count,
+                     count == 1 ? "" : "s");
+}
 
-Lists, shows, verifies and converts checkpoints. Checkpoints are never modified, and a job may save
-at the same time.
+// "[2, 3]"; "[]" for a scalar.
+std::string shape_text(const safetensors::TensorInfo& tensor) {
+  std::string text = "[";
+  for (const int64_t size : tensor.shape)
+    text += fmt::format("{}{}", text.size() > 1 ? ", " : "", size);
+  return text + "]";
+}
 
-  list     list the checkpoints in DIR: what saved each one and when, its size, and whether it is
-           valid: its manifest is readable, and its files are present and belong to that save
-  show     print a checkpoint's manifest, its files, and the tensors in them
-  verify   read every file of a checkpoint and compare it with what was saved; exit with 1 and print
-           the names of the files that differ
-  convert  write a model's weights as safetensors: to a single file if TARGET ends in .safetensors,
-           otherwise to TARGET/model.safetensors
+// Tables; state_text is "" without state.
+std::string manifest_text(const checkpoint::Manifest& manifest, const std::string& path) {
+  return format_table({{"Checkpoint", path},
+                       {"Number", std::to_string(manifest.number)},
+                       {"Steps", std::to_string(manifest.steps)},
+                       {"Processes", std::to_string(manifest.world)},
+                       {"Backend", printable(manifest.backend)},
+                       {"Plan", printable(manifest.plan)},
+                       {"Saved at", manifest.saved_at},
+                       {"Coupler", printable(manifest.coupler_version)},
+                       {"LibTorch", printable(manifest.libtorch_version)},
+                       {"Size", size_text(manifest)}});
+}
 
-SOURCE is a Coupler, Accelerate or DeepSpeed checkpoint, a file written by torch.save (.bin, .pt,
-.pth), a .safetensors file, or a folder or an index of them. No code in it is executed.
+std::string state_text(const checkpoint::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {{"STATE", "VALUE"}};
+  for (const auto& [key, value] : manifest.state.items())
+    rows.push_back({printable(key), value_text(value)});
+  return rows.size() == 1 ? "" : format_table(rows);
+}
 
-  --max-shard-size SIZE  split into files of at most SIZE, such as 5GB or 512MiB, with an index
-  --model N              convert the N-th of several saved models, counted from 0
-  --key NAME             the state dict's key in a torch.save file, such as state_dict
-  --json                 print JSON instead of tables
+std::string files_text(const checkpoint::Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {{"FILE", "SIZE", "SHA-256"}};
+  for (const auto& file : manifest.files)
+    rows.push_back({file.name, format_byte_size(file.bytes), to_hex(file.sha256)});
+  return format_table(rows);
+}
 
-DIR defaults to ./checkpoints. show and verify use the newest valid checkpoint of the folders in it,
-checkpoint_0, checkpoint_1, …
+std::string tensors_text(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  const auto header = safetensors::parse_header(file->data(), file->size(), path);
+  std::vector<std::vector<std::string>> rows = {{"TENSOR", "DTYPE", "SHAPE", "SIZE"}};
+  for (const auto& tensor : header.tensors) {
+    rows.push_back({printable(tensor.name), std::string(safetensors::to_string(tensor.dtype)),
+                    shape_text(tensor), format_byte_size(tensor.end - tensor.begin)});
+  }
+  return format_table(rows);
+}
 
-  coupler checkpoint verify checkpoints
-)help";
+Json facts(const checkpoint::Manifest& manifest, const std::string& path) {
+  return {{"path", path},
+          {"number", manifest.number},
+          {"valid", true},
+          {"steps", manifest.steps},
+          {"processes", manifest.world},
+          {"backend", manifest.backend},
+          {"plan", manifest.plan},
+          {"saved_at", manifest.saved_at},
+          {"coupler", manifest.coupler_version},
+          {"libtorch", manifest.libtorch_version},
+          {"bytes", total_bytes(manifest)}};
+}
 
-namespace {
+// An array with one object per checkpoint; an invalid one has "reason" in place of its contents.
+Json checkpoints_json(const std::vector<checkpoint::Entry>& entries) {
+  Json array = Json::array();
+  for (const checkpoint::Entry& entry : entries) {
+    if (entry.manifest) {
+      array.push_back(facts(*entry.manifest, entry.path));
+    } else {
+      array.push_back({{"path", entry.path},
+                       {"number", entry.number},
+                       {"valid", false},
+                       {"reason", entry.reason}});
+    }
+  }
+  return array;
+}
+
+Json manifest_json(const checkpoint::Manifest& manifest, const std::string& path) {
+  Json json = facts(manifest, path);
+  json["state"] = manifest.state;
+  json["files"] = Json::array();
+  for (const auto& file : manifest.files) {
+    json["files"].push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"sha256", to_hex(file.sha256)}});
+  }
+  return json;
+}
+
+Json differences_json(const std::string& path,
+                      const std::vector<checkpoint::Difference>& differences) {
+  Json json = {{"path", path}, {"as_saved", differences.empty()}, {"differences", Json::array()}};
+  for (const checkpoint::Difference& difference : differences)
+    json["differences"].push_back({{"file", difference.file}, {"reason", difference.reason}});
+  return json;
+}
+
+Json tensors_json(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  const auto header = safetensors::parse_header(file->data(), file->size(), path);
+  Json array = Json::array();
+  for (const auto& tensor : header.tensors) {
+    array.push_back({{"name", tensor.name},
+                     {"dtype", safetensors::to_string(tensor.dtype)},
+                     {"shape", tensor.shape},
+                     {"bytes", tensor.end - tensor.begin}});
+  }
+  return array;
+}
 
 constexpr const char* kDefaultFolder = "checkpoints";
 
@@ -167,66 +243,47 @@ int verify(const std::string& path, bool as_json) {
   return 0;
 }
 
-[[noreturn]] void fail_usage(const std::string& message, const std::string& subject) {
-  throw Error(ErrorCode::kUsage, "checkpoint: " + message,
-              {.subject = subject, .hint = "see 'coupler checkpoint --help'"});
-}
-
-using Arguments = std::vector<std::string>;
-
 // Runs a subcommand that takes at most one path.
 template <int (*kRun)(const std::string& path, bool as_json)>
-int with_path(const Arguments& given) {
-  Arguments arguments = given;
-  const std::string word = arguments[0];
-  const bool as_json = std::erase(arguments, "--json") > 0;
-  if (arguments.size() > 1 && arguments[1].starts_with('-'))
-    fail_usage(fmt::format("{}: unknown argument '{}'", word, arguments[1]), arguments[1]);
-  if (arguments.size() > 2)
-    fail_usage(fmt::format("{}: unexpected second path '{}'", word, arguments[2]), arguments[2]);
-  return kRun(arguments.size() == 1 ? kDefaultFolder : arguments[1], as_json);
-}
-
-struct Word {
-  std::string_view name;
-  int (*run)(const Arguments& arguments);  // arguments[0] is the subcommand
-};
-
-constexpr std::array kWords = {Word{"list", with_path<list>}, Word{"show", with_path<show>},
-                               Word{"verify", with_path<verify>},
-                               Word{"convert", convert_checkpoint}};
-
-[[noreturn]] void fail_unknown(const std::string& name) {
-  std::vector<std::string> known;
-  std::string valid;
-  for (const Word& word : kWords) {
-    known.emplace_back(word.name);
-    valid += fmt::format("{}{}", valid.empty() ? "" : ", ", word.name);
-  }
-  const std::string nearest = nearest_name(name, known);
-  fail_usage(fmt::format("unknown subcommand '{}'{}; valid: {}", name,
-                         nearest.empty() ? "" : "; did you mean '" + nearest + "'?", valid),
-             name);
+int with_path(const Arguments& arguments) {
+  return kRun(arguments.place(0, kDefaultFolder), arguments.has("--json"));
 }
 
 }  // namespace
 
-int run_checkpoint(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "-h") {
-      std::fputs(kCheckpointHelp, stdout);
-      return 0;
-    }
-  }
-  if (arguments.empty()) {
-    std::fputs(kCheckpointHelp, stderr);
-    return 2;
-  }
-  for (const Word& word : kWords) {
-    if (word.name == arguments[0]) return word.run(arguments);
-  }
-  fail_unknown(arguments[0]);
+Command checkpoint_command() {
+  constexpr Option kJson = {"--json", "print JSON instead of tables"};
+  return {
+      .name = "checkpoint",
+      .summary = "list, show, verify or convert checkpoints",
+      .subcommands =
+          {{.name = "list",
+            .summary = "list the checkpoints in DIR: what saved each one and when, its size, and "
+                       "whether it is valid: its manifest is readable, and its files are present "
+                       "and belong to that save",
+            .forms = {"[DIR]"},
+            .options = {kJson},
+            .run = with_path<list>},
+           {.name = "show",
+            .summary = "print a checkpoint's manifest, its files, and the tensors in them",
+            .forms = {"[DIR | CHECKPOINT]"},
+            .options = {kJson},
+            .run = with_path<show>},
+           {.name = "verify",
+            .summary = "read every file of a checkpoint and compare it with what was saved; exit "
+                       "with 1 and print the names of the files that differ",
+            .forms = {"[DIR | CHECKPOINT]"},
+            .options = {kJson},
+            .run = with_path<verify>},
+           convert_command()},
+      .description = {"Lists, shows, verifies and converts checkpoints. Checkpoints are never "
+                      "modified, and a job may save at the same time."},
+      .notes = {"DIR defaults to ./checkpoints. show and verify use the newest valid checkpoint of "
+                "the folders in it, checkpoint_0, checkpoint_1, …",
+                "SOURCE is a Coupler, Accelerate or DeepSpeed checkpoint, a file written by "
+                "torch.save (.bin, .pt, .pth), a .safetensors file, or a folder or an index of "
+                "them. No code in it is executed."},
+      .examples = {"coupler checkpoint verify checkpoints"}};
 }
 
 }  // namespace coupler::cli

@@ -9,7 +9,7 @@
 
 #include "checkpoint/folder.h"
 #include "checkpoint/names.h"
-#include "cli/text/secrets.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 

@@ -1,79 +1,135 @@
-// coupler merge-weights: writes the weights of a Coupler checkpoint for other programs.
+// coupler merge-weights and coupler checkpoint convert: write the weights of a checkpoint for other
+// programs.
+#include "cli/checkpoint/merge_weights.h"
+
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
-#include <filesystem>
+#include <optional>
 #include <string>
-#include <vector>
+#include <system_error>
 
+#include "base/units.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/folders.h"
 #include "cli/checkpoint/find_checkpoint.h"
-#include "cli/checkpoint/weight_arguments.h"
-#include "cli/commands.h"
 #include "weights/open_weights.h"
 #include "weights/write_weights.h"
 
 namespace coupler::cli {
-
-const char kMergeWeightsHelp[] =
-    R"help(usage: coupler merge-weights SOURCE TARGET [--max-shard-size SIZE] [--model N]
-                             [--remove-checkpoint-dir]
-
-Merges a model's weights, which the processes of a job saved in shards, into safetensors files that
-other programs can read. Checksums are verified while reading.
-
-SOURCE is a Coupler checkpoint, or a folder of them, whose newest valid one is used. TARGET is a
-single file if its name ends in .safetensors, otherwise a folder, to which model.safetensors is
-written.
-
-  --max-shard-size SIZE    split into files of at most SIZE, such as 5GB or 512MiB, with an index
-  --model N                merge the N-th of several saved models, counted from 0
-  --remove-checkpoint-dir  remove the checkpoint once TARGET is on disk
-
-For Accelerate and DeepSpeed checkpoints, use 'coupler checkpoint convert'.
-
-  coupler merge-weights checkpoints model.safetensors
-)help";
-
 namespace {
 
-const std::vector<WeightFlag> kMergeFlags = {{"--max-shard-size", true},
-                                             {"--model", true},
-                                             {"--remove-checkpoint-dir"},
-                                             {"--unsafe-serialization"}};
+constexpr Option kShardSize = {
+    "--max-shard-size SIZE",
+    "split into files of at most SIZE, such as 5GB or 512MiB, with an index"};
+
+size_t model_of(const Arguments& arguments) {
+  constexpr size_t kMostModels = 1'000'000;
+  const std::string text = arguments.value("--model", "0");
+  const char* const end = text.data() + text.size();
+  size_t model = 0;
+  const auto [stop, status] = std::from_chars(text.data(), end, model);
+  if (status != std::errc() || stop != end || model > kMostModels)
+    arguments.refuse(fmt::format("--model must be a number, counted from 0, not '{}'", text),
+                     "--model");
+  return model;
+}
+
+// Refuses a command line that cannot be carried out before anything is read. Nothing without the
+// option.
+std::optional<uint64_t> shard_size_of(const Arguments& arguments) {
+  const std::string target = arguments.place(1);
+  if (arguments.place(0).empty() || target.empty())
+    arguments.refuse("a path is empty", arguments.command);
+  if (!arguments.has("--max-shard-size")) return std::nullopt;
+  if (is_one_file(target))
+    arguments.refuse(
+        fmt::format("'{}' is a single file, which --max-shard-size cannot split; name a folder",
+                    target),
+        target);
+  return arguments.byte_size("--max-shard-size");
+}
+
+// "out: 12 tensors, 1.5 GiB in 2 files".
+std::string written_text(const std::string& target, const WrittenWeights& written) {
+  const auto counted = [](size_t count, const char* what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  };
+  return fmt::format("{}: {}, {} in {}", target, counted(written.tensors, "tensor"),
+                     format_byte_size(written.bytes), counted(written.files, "file"));
+}
+
+int run_merge_weights(const Arguments& arguments) {
+  if (arguments.has("--unsafe-serialization"))
+    arguments.refuse(
+        "--unsafe-serialization is not supported: PyTorch's own format can carry "
+        "code, so only safetensors is written",
+        "--unsafe-serialization",
+        "read model.safetensors in Python with safetensors.torch.load_file");
+  const size_t model = model_of(arguments);
+  const auto shard_size = shard_size_of(arguments);
+  const std::string target = arguments.place(1);
+  const std::string found = find_checkpoint(arguments.place(0));
+  checkpoint::open_checkpoint(found);  // throws for another program's checkpoint, naming it
+  const WeightSource source = open_weights(found, {.model = model, .key = {}});
+  const WrittenWeights written = write_weights(source, target, shard_size);
+  const bool removed = arguments.has("--remove-checkpoint-dir");
+  if (removed) checkpoint::remove_folder(found);
+  std::printf("%s%s.\n", written_text(target, written).c_str(),
+              removed ? fmt::format("; removed {}", found).c_str() : "");
+  return 0;
+}
+
+int convert_checkpoint(const Arguments& arguments) {
+  const size_t model = model_of(arguments);
+  const std::string key = arguments.value("--key");
+  if (arguments.has("--key") && key.empty()) arguments.refuse("--key is empty", "--key");
+  const auto shard_size = shard_size_of(arguments);
+  const std::string path = arguments.place(0), target = arguments.place(1);
+  // A folder of Coupler checkpoints stands for the newest valid one in it.
+  const WeightSource source = open_weights(holds_checkpoints(path) ? find_checkpoint(path) : path,
+                                           {.model = model, .key = key});
+  const WrittenWeights written = write_weights(source, target, shard_size);
+  std::printf("%s.\n", written_text(target, written).c_str());
+  return 0;
+}
 
 }  // namespace
 
-int run_merge_weights(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (std::any_of(words.begin(), words.end(),
-                  [](const std::string& word) { return word == "--help" || word == "-h"; })) {
-    std::fputs(kMergeWeightsHelp, stdout);
-    return 0;
-  }
-  if (words.empty()) {
-    std::fputs(kMergeWeightsHelp, stderr);
-    return 2;
-  }
-  const WeightArguments arguments = read_weight_arguments("merge-weights", words, kMergeFlags);
-  if (arguments.has("--unsafe-serialization"))
-    throw Error(ErrorCode::kUsage,
-                "merge-weights: --unsafe-serialization is not supported: PyTorch's own format can "
-                "carry code, so only safetensors is written",
-                {.subject = "--unsafe-serialization",
-                 .hint = "read model.safetensors in Python with safetensors.torch.load_file"});
-  const std::string found = find_checkpoint(arguments.source);
-  checkpoint::open_checkpoint(found);  // throws for another program's checkpoint, naming it
-  const WeightSource source = open_weights(found, {.model = arguments.model, .key = {}});
-  const WrittenWeights written = write_weights(source, arguments.target, arguments.max_shard_size);
-  const bool removed = arguments.has("--remove-checkpoint-dir");
-  if (removed) checkpoint::remove_folder(found);
-  std::printf("%s%s.\n", written_text(arguments.target, written).c_str(),
-              removed ? fmt::format("; removed {}", found).c_str() : "");
-  return 0;
+Command convert_command() {
+  return {
+      .name = "convert",
+      .summary =
+          "write a model's weights as safetensors: to a single file if TARGET ends in "
+          ".safetensors, otherwise to TARGET/model.safetensors",
+      .forms = {"SOURCE TARGET"},
+      .options = {kShardSize,
+                  {"--model N", "convert the N-th of several saved models, counted from 0"},
+                  {"--key NAME", "the state dict's key in a torch.save file, such as state_dict"}},
+      .run = convert_checkpoint};
+}
+
+Command merge_weights_command() {
+  return {
+      .name = "merge-weights",
+      .summary = "merge a checkpoint's weights for other programs",
+      .forms = {"SOURCE TARGET"},
+      .options = {kShardSize,
+                  {"--model N", "merge the N-th of several saved models, counted from 0"},
+                  {"--remove-checkpoint-dir", "remove the checkpoint once TARGET is on disk"},
+                  {"--unsafe-serialization", ""}},
+      .description =
+          {"Merges a model's weights, which the processes of a job saved in shards, into "
+           "safetensors files that other programs can read. Checksums are verified while reading.",
+           "SOURCE is a Coupler checkpoint, or a folder of them, whose newest valid one is used. "
+           "TARGET is a single file if its name ends in .safetensors, otherwise a folder, to which "
+           "model.safetensors is written."},
+      .notes = {"For Accelerate and DeepSpeed checkpoints, use 'coupler checkpoint convert'."},
+      .examples = {"coupler merge-weights checkpoints model.safetensors"},
+      .run = run_merge_weights};
 }
 
 }  // namespace coupler::cli

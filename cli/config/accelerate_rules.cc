@@ -1,7 +1,5 @@
 // What the keys of `accelerate config` become: those of commands/config/config_args.py and
 // cluster.py in Accelerate 1.15, and older keys that it still reads.
-#include "cli/config/accelerate_rules.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "cli/config/config_import.h"
 
 namespace coupler::cli {
 namespace {

@@ -1,5 +1,4 @@
-#include "cli/config/config_keys.h"
-
+// coupler config keys: the reference of all keys, which docs/configuration.md includes.
 #include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -7,31 +6,23 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands.h"
-#include "cli/text/command_line.h"
-#include "cli/text/json_text.h"
+#include "cli/config/subcommands.h"
+#include "cli/text/output.h"
 #include "config/schema.h"
 #include "config/value.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
-
-const char kConfigKeysHelp[] =
-    R"(usage: coupler config keys [BACKEND] [--json | --markdown] [--config FILE] [-o KEY=VALUE]...
-
-Prints every configuration key with its type, default, constraint, environment variable and meaning.
-Backend options have no environment variables.
-
-  BACKEND         print the options of this backend instead, given by name or plugin path
-  --json          print a JSON array of objects
-  --markdown      print a table, as in docs/configuration.md
-  --config FILE   find the backend with FILE instead of ./train.toml
-  -o KEY=VALUE    set one key to find it, e.g. -o backend.plugin_path=/opt/plugins
-
-  coupler config keys --json
-)";
-
 namespace {
+
+struct KeyRow {
+  std::string name;        // "backend.timeout"
+  std::string type;        // "duration"
+  std::string default_to;  // as in a TOML file
+  std::string constraint;  // "> 0", completes "must be …"; "" if any value is valid
+  std::string variable;    // environment variable; "" for a backend's options
+  std::string meaning;     // one or more sentences
+};
 
 std::string default_of(const db_option& option) {
   switch (option.type) {
@@ -74,8 +65,7 @@ std::string cell(const std::string& text) {
   return result;
 }
 
-}  // namespace
-
+// The keys of the schema.
 std::vector<KeyRow> schema_rows() {
   std::vector<KeyRow> rows;
   const Config defaults;
@@ -91,6 +81,7 @@ std::vector<KeyRow> schema_rows() {
   return rows;
 }
 
+// The keys of [backend.NAME], declared by the plugin that `backend` names.
 std::vector<KeyRow> backend_rows(const BackendConfig& backend) {
   const Plugin plugin = Plugin::load(backend);
   const std::string table = "backend." + plugin.name() + ".";
@@ -155,39 +146,41 @@ std::string keys_markdown(const std::vector<KeyRow>& rows) {
   return text;
 }
 
-int run_config_keys(int argc, char** argv) {
-  std::string backend;
-  std::vector<char*> words = {argv[0]};
-  for (int i = 1; i < argc; ++i) {
-    if (i == 1 && argv[i][0] != '-') {
-      backend = argv[i];
-    } else {
-      words.push_back(argv[i]);
-    }
-  }
-  words.push_back(nullptr);
-  const CommandLine line =
-      read_command_line(static_cast<int>(words.size()) - 1, words.data(), {"--json", "--markdown"});
-  if (line.has("--help")) {
-    std::fputs(kConfigKeysHelp, stdout);
-    return 0;
-  }
-  if (line.has("--json") && line.has("--markdown"))
-    throw Error(ErrorCode::kUsage, "coupler config keys prints JSON or a table, not both",
-                {.subject = "--markdown", .hint = "give --json or --markdown"});
+int print_keys(const Arguments& arguments) {
+  const bool as_json = arguments.has("--json"), as_markdown = arguments.has("--markdown");
+  if (as_json && as_markdown)
+    arguments.refuse("it prints JSON or a table, not both", "--markdown",
+                     "give --json or --markdown");
   std::vector<KeyRow> rows;
-  if (backend.empty()) {
+  if (arguments.places.empty()) {
     rows = schema_rows();
   } else {
-    BackendConfig found = load_config(line.config).backend;
-    found.use = backend;
+    BackendConfig found = load_config(arguments.config).backend;
+    found.use = arguments.place(0);
     rows = backend_rows(found);
   }
-  const std::string text = line.has("--json")       ? keys_json(rows)
-                           : line.has("--markdown") ? keys_markdown(rows)
-                                                    : keys_text(rows);
+  const std::string text = as_json       ? keys_json(rows)
+                           : as_markdown ? keys_markdown(rows)
+                                         : keys_text(rows);
   std::fputs(text.c_str(), stdout);
   return 0;
+}
+
+}  // namespace
+
+Command config_keys_command() {
+  return {.name = "keys",
+          .summary = "print every configuration key, or those of a backend's table",
+          .forms = {"[BACKEND]"},
+          .options = {{"--json", "print a JSON array of objects"},
+                      {"--markdown", "print a table, as in docs/configuration.md"}},
+          .config = true,
+          .description = {"Prints every configuration key with its type, default, constraint, "
+                          "environment variable and meaning; with BACKEND, a name or a plugin's "
+                          "path, the options of that backend instead, which have no environment "
+                          "variables."},
+          .examples = {"coupler config keys --json"},
+          .run = print_keys};
 }
 
 }  // namespace coupler::cli

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include "cli/config/accelerate_rules.h"
 #include "cli/config/config_import.h"
-#include "cli/config/import_rules.h"
 
 namespace coupler::cli {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "base/text.h"
 #include "cli/config/config_import.h"
-#include "cli/config/import_rules.h"
 
 namespace coupler::cli {
 namespace {

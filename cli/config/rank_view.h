@@ -2,6 +2,8 @@
 // ranks. Plain data; single-threaded.
 #pragma once
 
+#include <coupler/error.h>
+
 #include <map>
 #include <optional>
 #include <string>
@@ -25,6 +27,11 @@ struct RankView {
 // Loads and probes backend and base, reads their options, and checks folders. Records what is wrong
 // in problems. config: empty if it could not be loaded, which the caller reports.
 RankView look_around(const ProcessInfo& process, const std::optional<Config>& config);
+
+// "train.toml:3:1: ": where a key was set; "" if it was not set.
+std::string source_of(const Config& config, const std::string& key);
+// An error's message and hint, in one line.
+std::string sentence(const Error& error);
 
 std::string to_text(const RankView& view);  // JSON
 RankView rank_view_of(const std::string& text);

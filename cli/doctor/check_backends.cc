@@ -6,10 +6,9 @@
 
 #include "base/error.h"
 #include "cli/doctor/checks.h"
-#include "cli/machine/gpu_info.h"
-#include "cli/machine/mpi_info.h"
+#include "cli/machine/system_info.h"
 #include "cli/process/run_and_read.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 #include "comm/raw_communicator.h"
 #include "plugin/plugin.h"
 #include "plugin/resolve.h"

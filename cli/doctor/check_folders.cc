@@ -12,7 +12,7 @@
 #include "base/file_descriptor.h"
 #include "base/units.h"
 #include "cli/doctor/checks.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 namespace {

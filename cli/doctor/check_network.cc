@@ -14,7 +14,7 @@
 #include "base/network.h"
 #include "cli/doctor/checks.h"
 #include "cli/process/run_and_read.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 namespace {

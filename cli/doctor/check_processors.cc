@@ -15,7 +15,7 @@
 #include "cli/machine/resource_limits.h"
 #include "cli/machine/small_files.h"
 #include "cli/process/run_and_read.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 namespace {

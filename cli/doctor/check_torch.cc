@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "cli/doctor/checks.h"
-#include "cli/machine/gpu_info.h"
+#include "cli/machine/system_info.h"
 #include "cli/machine/torch_info.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "cli/process/run_and_read.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 

@@ -11,8 +11,7 @@
 #include "base/units.h"
 #include "cli/doctor/checks.h"
 #include "cli/launch/leftovers.h"
-#include "cli/text/json_text.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 namespace {

@@ -11,40 +11,12 @@
 #include <vector>
 
 #include "base/subprocess.h"
-#include "cli/commands.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/clean.h"
-#include "cli/plugins/plugins.h"
-#include "cli/text/command_line.h"
-#include "cli/text/json_text.h"
-#include "cli/text/table.h"
+#include "cli/text/command.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
-const char kDoctorHelp[] =
-    R"(usage: coupler doctor [--json] [--config FILE] [-o KEY=VALUE]...
-       coupler doctor --clean [--json]
-
-Checks everything on this machine that a job needs or that slows it down: LibTorch, backends, Open
-MPI, GPUs, the network interface, processors and threads, memory, limits, folders, leftovers of
-killed jobs, the clock and kernel settings. Each finding is printed as ok, note, warning or error,
-with its consequence and the command that fixes it. Nothing is changed, and no other machine is
-contacted. A check that takes longer than 30 seconds is stopped and reported.
-
-With --clean, no checks run. Instead, files that this user's killed jobs left on this machine are
-removed and listed: Open MPI's files, and the sockets and job files of stores. Files that a running
-process uses are kept.
-
-  --json          print a JSON object instead of text
-  --clean         remove the leftovers of killed jobs
-  --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one configuration key
-
-Exit codes: 0 no error; 2 the configuration is wrong; 3 a backend that it names cannot be used;
-1 any other error, or a leftover that cannot be removed.
-
-  coupler doctor -o backend.interface=eth0 -o launch.processes=8
-  coupler doctor --clean
-)";
 
 namespace {
 
@@ -181,25 +153,42 @@ std::string findings_json(const std::vector<Row>& rows) {
       {{"coupler", COUPLER_VERSION}, {"exit_code", exit_code_of(rows)}, {"findings", findings}});
 }
 
+int run_doctor(const Arguments& arguments) {
+  if (arguments.has("--clean")) {
+    if (arguments.config.file || !arguments.config.overrides.empty())
+      arguments.refuse("--clean takes no configuration", "--clean",
+                       "omit --config and -o, or omit --clean to check that configuration");
+    return clean(arguments.has("--json"));
+  }
+  const std::vector<Row> rows = examine(arguments.config);
+  std::fputs((arguments.has("--json") ? findings_json(rows) : findings_text(rows)).c_str(), stdout);
+  return exit_code_of(rows);
+}
+
 }  // namespace
 
-int run_doctor(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {"--json", "--clean"});
-  if (line.has("--help")) {
-    std::fputs(kDoctorHelp, stdout);
-    return 0;
-  }
-  if (line.has("--clean")) {
-    if (line.config.file || !line.config.overrides.empty()) {
-      throw Error(ErrorCode::kUsage, "doctor: --clean takes no configuration",
-                  {.subject = "--clean",
-                   .hint = "omit --config and -o, or omit --clean to check that configuration"});
-    }
-    return clean(line.has("--json"));
-  }
-  const std::vector<Row> rows = examine(line.config);
-  std::fputs((line.has("--json") ? findings_json(rows) : findings_text(rows)).c_str(), stdout);
-  return exit_code_of(rows);
+Command doctor_command() {
+  return {
+      .name = "doctor",
+      .summary = "find what is missing or slow on this machine and how to fix it",
+      .options = {{"--json", "print a JSON object instead of text"},
+                  {"--clean", "remove the leftovers of killed jobs"}},
+      .config = true,
+      .description =
+          {"Checks everything on this machine that a job needs or that slows it down: LibTorch, "
+           "backends, Open MPI, GPUs, the network interface, processors and threads, memory, "
+           "limits, folders, leftovers of killed jobs, the clock and kernel settings. Each finding "
+           "is printed as ok, note, warning or error, with its consequence and the command that "
+           "fixes it. Nothing is changed, and no other machine is contacted. A check that takes "
+           "longer than 30 seconds is stopped and reported.",
+           "With --clean, no checks run. Instead, files that this user's killed jobs left on this "
+           "machine are removed and listed: Open MPI's files, and the sockets and job files of "
+           "stores. Files that a running process uses are kept."},
+      .notes = {"Exit codes: 0 no error; 2 the configuration is wrong; 3 a backend that it names "
+                "cannot be used; 1 any other error, or a leftover that cannot be removed."},
+      .examples = {"coupler doctor -o backend.interface=eth0 -o launch.processes=8",
+                   "coupler doctor --clean"},
+      .run = run_doctor};
 }
 
 }  // namespace coupler::cli

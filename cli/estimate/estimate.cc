@@ -1,53 +1,155 @@
 // coupler estimate: how much memory a training program, a checkpoint or a model needs per rank.
-#include <coupler/error.h>
+#include "cli/estimate/estimate.h"
 
+#include <coupler/distributed_backend.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "cli/commands.h"
-#include "cli/estimate/estimate_model.h"
+#include "base/mapped_file.h"
+#include "base/units.h"
+#include "cli/checkpoint/find_checkpoint.h"
 #include "cli/estimate/estimate_program.h"
 #include "cli/estimate/estimate_report.h"
-#include "cli/estimate/estimate_words.h"
+#include "cli/text/output.h"
 #include "estimate/settings.h"
+#include "estimate/transformer.h"
+#include "weights/open_weights.h"
 
 namespace coupler::cli {
-
-const char kEstimateHelp[] = R"help(usage: coupler estimate [OPTION]... -- PROGRAM [ARGUMENT]...
-       coupler estimate [OPTION]... PATH
-
-Estimates the peak memory of each rank of a training job, and what it is used for.
-
-PROGRAM is run unmodified, as one process, on tensors without memory, for two steps. This takes
-about a second, whatever the model's size. PATH is a checkpoint (a folder, a *.safetensors file or
-an index), of which only headers are read, or a Hugging Face config.json. For a PATH, activations
-are not counted.
-
-  --world N       assume N processes on one machine instead of launch.processes
-  --all           estimate every backend and stage, with mixed precision no and bf16, with and
-                  without activation checkpointing, instead of the configured setting
-  --limit SIZE    report what fits within SIZE, such as 4GiB (default: memory.limit, if set)
-  --disk FOLDER   where settings that use a disk would keep state; nothing is written there
-  --json          print JSON, in bytes, instead of a table
-  --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one configuration key
-
-`coupler config recommend` picks the fastest setting that fits.
-
-  coupler estimate --world 4 -- ./train
-)help";
-
 namespace {
 
-std::vector<EstimateRow> rows_of_program(const EstimateWords& words, const Config& config) {
-  ProgramEstimates estimates(words, config);
-  if (!words.all) return {estimates.configured()};
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;
+
+std::string read_config_json(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  if (file->size() > kMostConfigBytes) {
+    throw Error(ErrorCode::kIo, fmt::format("'{}' is too large for a config.json", path),
+                {.subject = path, .hint = "name a model's config.json"});
+  }
+  return {file->data(), file->data() + file->size()};
+}
+
+// Assumes training in fp32. The checkpoint's own dtypes only count for `stored`, its bytes on disk.
+LoggedModel model_of_weights(const std::string& path, uint64_t& stored) {
+  const bool folder = fs::is_directory(path) && (is_checkpoint(path) || holds_checkpoints(path));
+  const WeightSource source = open_weights(folder ? find_checkpoint(path) : path, {});
+  std::vector<LoggedParameter> parameters;
+  stored = 0;
+  for (const WeightTensor& tensor : source.tensors) {
+    stored += tensor.bytes();
+    const bool floating = safetensors::to_string(tensor.dtype).find('F') != std::string_view::npos;
+    if (!floating) continue;  // buffers: positions, masks, counters
+    LoggedParameter parameter{.name = tensor.name, .dtype = DB_F32};
+    for (const int64_t size : tensor.shape) parameter.sizes.push_back(static_cast<uint64_t>(size));
+    parameters.push_back(std::move(parameter));
+  }
+  if (parameters.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' has no floating-point tensors", path), {.subject = path});
+  }
+  return model_of_parameters(path, std::move(parameters));
+}
+
+struct Layer {
+  std::string name;
+  uint64_t elements = 0;
+};
+
+// The largest of the repeated modules; without these, of all modules with parameters of their own.
+Layer largest_layer(const LoggedModel& model) {
+  const std::string pattern = repeated_modules(model);
+  const std::string stem = pattern.empty() ? "" : pattern.substr(0, pattern.size() - 1);
+  std::vector<Layer> layers(model.modules.size());
+  for (size_t m = 0; m < layers.size(); ++m) layers[m].name = model.modules[m].name;
+  for (const LoggedParameter& p : model.parameters) {
+    size_t module = p.module;
+    if (!pattern.empty() && p.name.rfind(stem, 0) == 0) {
+      const std::string layer = p.name.substr(0, p.name.find('.', stem.size()));
+      module = static_cast<size_t>(
+          std::find_if(model.modules.begin(), model.modules.end(),
+                       [&](const LoggedModule& known) { return known.name == layer; }) -
+          model.modules.begin());
+    }
+    if (pattern.empty() || p.name.rfind(stem, 0) == 0) layers.at(module).elements += p.numel();
+  }
+  return *std::max_element(layers.begin(), layers.end(),
+                           [](const Layer& a, const Layer& b) { return a.elements < b.elements; });
+}
+
+// What to print for a checkpoint or a config.json. Throws Error naming the file and what is wrong.
+std::string estimate_model(const Arguments& arguments, const EstimateRequest& request,
+                           const Config& config, uint64_t limit) {
+  const std::string path = arguments.place(0);
+  const bool is_config =
+      fs::path(path).extension() == ".json" && path.find(".index.json") == std::string::npos;
+  uint64_t stored = 0;
+  StepLog log{.mixed_precision = "no", .models = {}, .optimizer = "AdamW", .optimizer_factor = 2};
+  log.models.push_back(is_config ? transformer_of(read_config_json(path), path)
+                                 : model_of_weights(path, stored));
+  const LoggedModel& model = log.models[0];
+  uint64_t elements = 0;
+  for (const LoggedParameter& p : model.parameters) elements += p.numel();
+  const Layer largest = largest_layer(model);
+  const int world = static_cast<int>(request.world > 0 ? request.world : config.launch.processes);
+  std::vector<EstimateRow> rows;
+  for (const Setting& setting : known_settings(config.backend, request.disk)) {
+    rows.push_back({.setting = setting.name,
+                    .precision = "no",
+                    .checkpointing = {},
+                    .world = world,
+                    .activations_counted = false,
+                    .memory = estimate_memory(log, apply(setting, config.backend), world,
+                                              config.communication)});
+  }
+  struct Type {
+    const char* name;
+    uint64_t bits;
+  };
+  constexpr Type kTypes[] = {{"float32", 32}, {"bfloat16, float16", 16}, {"int8", 8}, {"int4", 4}};
+  if (arguments.has("--json")) {
+    nlohmann::json result = estimate_json(rows, limit);
+    result["parameters"] = elements;
+    result["stored_bytes"] = stored;
+    result["largest_layer"] = {{"name", largest.name}, {"parameters", largest.elements}};
+    for (const Type& type : kTypes) {
+      result["inference_bytes"][type.name] = elements * type.bits / 8;
+    }
+    return json_text(result);
+  }
+  std::string text =
+      fmt::format("{}: {} parameters{}; the largest layer, {}, has {}\n\n", model.name, elements,
+                  stored > 0 ? fmt::format(", {} as stored", format_byte_size(stored)) : "",
+                  largest.name, largest.elements);
+  std::vector<std::vector<std::string>> table = {{"for inference in", "model", "largest layer"}};
+  for (const Type& type : kTypes) {
+    table.push_back({type.name, format_byte_size(elements * type.bits / 8),
+                     format_byte_size(largest.elements * type.bits / 8)});
+  }
+  return text + format_table(table) +
+         "\nFor training with AdamW, with parameters, gradients and optimizer state in float32, "
+         "also under\nmixed precision. The process itself and batches are not counted.\n\n" +
+         estimate_text(rows, limit);
+}
+
+std::vector<EstimateRow> rows_of_program(const EstimateRequest& request, const Config& config,
+                                         bool all) {
+  ProgramEstimates estimates(request, config);
+  if (!all) return {estimates.configured()};
   std::vector<EstimateRow> rows;
   for (const char* precision : {"no", "bf16"}) {
     for (const bool checkpointing : {false, true}) {
       if (checkpointing && estimates.pattern().empty()) continue;
-      for (const Setting& setting : known_settings(config.backend, words.disk)) {
+      for (const Setting& setting : known_settings(config.backend, request.disk)) {
         rows.push_back(estimates.of(setting, precision, checkpointing));
       }
     }
@@ -55,28 +157,65 @@ std::vector<EstimateRow> rows_of_program(const EstimateWords& words, const Confi
   return rows;
 }
 
+int run_estimate(const Arguments& arguments) {
+  const EstimateRequest request = read_estimate_request(arguments);
+  const Config config = load_config(request.config);
+  const uint64_t limit = request.limit != 0 ? request.limit : memory_limit_of(config);
+  std::string text;
+  if (!arguments.places.empty()) {
+    text = estimate_model(arguments, request, config, limit);
+  } else {
+    const auto rows = rows_of_program(request, config, arguments.has("--all"));
+    text = arguments.has("--json") ? json_text(estimate_json(rows, limit))
+                                   : estimate_text(rows, limit);
+  }
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
 }  // namespace
 
-int run_estimate(int argc, char** argv) {
-  const EstimateWords words = read_estimate_words("estimate", argc, argv);
-  if (words.help) {
-    std::fputs(kEstimateHelp, stdout);
-    return 0;
+EstimateRequest read_estimate_request(const Arguments& arguments) {
+  EstimateRequest request{.config = arguments.config, .program = arguments.program};
+  request.disk = arguments.value("--disk", "/scratch");
+  if (arguments.has("--world")) {
+    const std::string text = arguments.value("--world");
+    const char* const end = text.data() + text.size();
+    const auto [stop, failed] = std::from_chars(text.data(), end, request.world);
+    if (failed != std::errc() || stop != end || request.world < 1 || request.world > 65536)
+      arguments.refuse(
+          fmt::format("--world is '{}' but must be a whole number from 1 to 65536", text),
+          "--world", "give the number of processes of the job");
   }
-  if (words.path.empty() && words.program.empty()) {
-    std::fputs(kEstimateHelp, stderr);
-    return 2;
-  }
-  const Config config = load_config(words.config);
-  const uint64_t limit = words.limit != 0 ? words.limit : memory_limit_of(config);
-  if (words.path.empty()) {
-    const auto rows = rows_of_program(words, config);
-    const std::string text = words.json ? estimate_json(rows, limit) : estimate_text(rows, limit);
-    std::fputs(text.c_str(), stdout);
-  } else {
-    std::fputs(estimate_model(words, config, limit).c_str(), stdout);
-  }
-  return 0;
+  if (arguments.has("--limit")) request.limit = arguments.byte_size("--limit");
+  return request;
+}
+
+Command estimate_command() {
+  return {
+      .name = "estimate",
+      .summary = "estimate how much memory a program or model needs",
+      .forms = {"-- PROGRAM [ARGUMENT]...", "PATH"},
+      .options =
+          {{"--world N", "assume N processes on one machine instead of launch.processes"},
+           {"--all",
+            "estimate every backend and stage, with mixed precision no and bf16, with and without "
+            "activation checkpointing, instead of the configured setting"},
+           {"--limit SIZE",
+            "report what fits within SIZE, such as 4GiB (default: memory.limit, if set)"},
+           {"--disk FOLDER",
+            "where settings that use a disk would keep state; nothing is written there"},
+           {"--json", "print JSON, in bytes, instead of a table"}},
+      .config = true,
+      .description =
+          {"Estimates the peak memory of each rank of a training job, and what it is used for.",
+           "PROGRAM is run unmodified, as one process, on tensors without memory, for two steps. "
+           "This takes about a second, whatever the model's size. PATH is a checkpoint (a folder, "
+           "a *.safetensors file or an index), of which only headers are read, or a Hugging Face "
+           "config.json. For a PATH, activations are not counted."},
+      .notes = {"`coupler config recommend` picks the fastest setting that fits."},
+      .examples = {"coupler estimate --world 4 -- ./train"},
+      .run = run_estimate};
 }
 
 }  // namespace coupler::cli

@@ -131,10 +131,10 @@ std::string setting_name(const BackendConfig& backend) {
 
 }  // namespace
 
-ProgramEstimates::ProgramEstimates(const EstimateWords& words, const Config& config)
-    : words_(words),
+ProgramEstimates::ProgramEstimates(const EstimateRequest& request, const Config& config)
+    : request_(request),
       config_(config),
-      world_(static_cast<int>(words.world > 0 ? words.world : config.launch.processes)) {}
+      world_(static_cast<int>(request.world > 0 ? request.world : config.launch.processes)) {}
 
 const StepLog& ProgramEstimates::log(const std::string& precision, const std::string& pattern) {
   const auto key = std::make_pair(precision, pattern);
@@ -143,7 +143,7 @@ const StepLog& ProgramEstimates::log(const std::string& precision, const std::st
   const std::vector<std::string> overrides = {
       fmt::format("training.mixed_precision={}", precision),
       fmt::format("memory.activation_checkpointing={}", pattern.empty() ? "[]" : pattern)};
-  return logs_.emplace(key, run_dry(words_.program, words_.config, overrides)).first->second;
+  return logs_.emplace(key, run_dry(request_.program, request_.config, overrides)).first->second;
 }
 
 EstimateRow ProgramEstimates::configured() {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/estimate/estimate.h"
 #include "cli/estimate/estimate_report.h"
-#include "cli/estimate/estimate_words.h"
 #include "estimate/settings.h"
 #include "estimate/step_log.h"
 
@@ -16,8 +16,8 @@ namespace coupler::cli {
 
 class ProgramEstimates {
  public:
-  // Borrows words and config.
-  ProgramEstimates(const EstimateWords& words, const Config& config);
+  // Borrows request and config.
+  ProgramEstimates(const EstimateRequest& request, const Config& config);
 
   int world() const { return world_; }
   // With the configured backend, checkpointing patterns and precision.
@@ -30,7 +30,7 @@ class ProgramEstimates {
  private:
   const StepLog& log(const std::string& precision, const std::string& pattern);
 
-  const EstimateWords& words_;
+  const EstimateRequest& request_;
   const Config& config_;
   const int world_;
   std::map<std::pair<std::string, std::string>, StepLog> logs_;

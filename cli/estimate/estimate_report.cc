@@ -5,8 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "cli/text/json_text.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 namespace {
@@ -93,7 +92,7 @@ std::string estimate_text(const std::vector<EstimateRow>& rows, uint64_t limit) 
   return rows.size() == 1 ? one(rows[0], limit) : many(rows, limit);
 }
 
-std::string estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit) {
+nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit) {
   using nlohmann::json;
   json result = {{"estimates", json::array()}};
   if (limit > 0) result["limit"] = limit;
@@ -119,7 +118,7 @@ std::string estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit) 
     if (limit > 0) entry["fits"] = memory.peak <= limit;
     result["estimates"].push_back(std::move(entry));
   }
-  return json_text(result);
+  return result;
 }
 
 }  // namespace coupler::cli

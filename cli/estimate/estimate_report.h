@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,6 @@ struct EstimateRow {
 
 // limit: in bytes; 0 for none.
 std::string estimate_text(const std::vector<EstimateRow>& rows, uint64_t limit);
-std::string estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit);
+nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limit);
 
 }  // namespace coupler::cli

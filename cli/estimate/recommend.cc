@@ -1,5 +1,4 @@
-#include "cli/estimate/recommend.h"
-
+// coupler config recommend: the fastest setting that fits in memory.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -8,27 +7,10 @@
 #include <vector>
 
 #include "base/units.h"
-#include "cli/commands.h"
+#include "cli/estimate/estimate.h"
 #include "cli/estimate/estimate_program.h"
-#include "cli/estimate/estimate_words.h"
 
 namespace coupler::cli {
-
-const char kRecommendHelp[] =
-    R"help(usage: coupler config recommend [OPTION]... --limit SIZE -- PROGRAM [ARGUMENT]...
-
-Prints the configuration with which PROGRAM trains fastest within the given memory per rank. PROGRAM
-is run on tensors without memory (see coupler estimate). Settings are tried from fastest to slowest:
-replicated models first, then sharded ones, then activation checkpointing, and disks last.
-
-  --limit SIZE    the memory per rank, such as 4GiB
-  --world N       assume N processes on one machine instead of launch.processes
-  --disk FOLDER   where settings that use a disk keep state (default: /scratch)
-  --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one configuration key
-
-  coupler config recommend --limit 4GiB -- ./train
-)help";
 
 namespace {
 
@@ -54,25 +36,12 @@ std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t lim
   return text + fmt::format("\n[launch]\nprocesses = {}\n", row.world);
 }
 
-}  // namespace
-
-int run_recommend(int argc, char** argv) {
-  const EstimateWords words = read_estimate_words("config recommend", argc, argv);
-  if (words.help) {
-    std::fputs(kRecommendHelp, stdout);
-    return 0;
-  }
-  if (words.limit == 0 || words.program.empty()) {
-    throw Error(ErrorCode::kUsage,
-                fmt::format("config recommend: {} is missing",
-                            words.limit == 0 ? "--limit SIZE" : "a program after --"),
-                {.subject = words.limit == 0 ? "--limit" : "--",
-                 .hint = "run: coupler config recommend --limit 4GiB -- ./program"});
-  }
-  const Config config = load_config(words.config);
-  ProgramEstimates estimates(words, config);
+int run_recommend(const Arguments& arguments) {
+  const EstimateRequest request = read_estimate_request(arguments);
+  const Config config = load_config(request.config);
+  ProgramEstimates estimates(request, config);
   const std::string& precision = config.training.mixed_precision;
-  const std::vector<Setting> settings = known_settings(config.backend, words.disk);
+  const std::vector<Setting> settings = known_settings(config.backend, request.disk);
   uint64_t least = UINT64_MAX;
   std::string least_name;
   for (const bool disk : {false, true}) {
@@ -81,8 +50,8 @@ int run_recommend(int argc, char** argv) {
       for (const Setting& setting : settings) {
         if (setting.needs_disk != disk) continue;
         const EstimateRow row = estimates.of(setting, precision, checkpointing);
-        if (row.memory.peak <= words.limit) {
-          std::fputs(toml_of(setting, row, words.limit).c_str(), stdout);
+        if (row.memory.peak <= request.limit) {
+          std::fputs(toml_of(setting, row, request.limit).c_str(), stdout);
           return 0;
         }
         if (row.memory.peak >= least) continue;
@@ -95,9 +64,29 @@ int run_recommend(int argc, char** argv) {
       ErrorCode::kConfig,
       fmt::format(
           "no setting fits within {} per rank with {} processes: the smallest, {}, needs {}",
-          format_byte_size(words.limit), estimates.world(), least_name, format_byte_size(least)),
+          format_byte_size(request.limit), estimates.world(), least_name, format_byte_size(least)),
       {.subject = "--limit",
        .hint = "use more processes (--world), a smaller batch, or more memory"});
+}
+
+}  // namespace
+
+Command recommend_command() {
+  return {
+      .name = "recommend",
+      .summary = "print the fastest configuration that fits in memory",
+      .forms = {"-- PROGRAM [ARGUMENT]..."},
+      .options =
+          {{.spec = "--limit SIZE", .doc = "the memory per rank, such as 4GiB", .required = true},
+           {"--world N", "assume N processes on one machine instead of launch.processes"},
+           {"--disk FOLDER", "where settings that use a disk keep state (default: /scratch)"}},
+      .config = true,
+      .description = {"Prints the configuration with which PROGRAM trains fastest within the given "
+                      "memory per rank. PROGRAM is run on tensors without memory (see coupler "
+                      "estimate). Settings are tried from fastest to slowest: replicated models "
+                      "first, then sharded ones, then activation checkpointing, and disks last."},
+      .examples = {"coupler config recommend --limit 4GiB -- ./train"},
+      .run = run_recommend};
 }
 
 }  // namespace coupler::cli

@@ -18,12 +18,14 @@ using S = const std::string;
 
 // Applies one of our own options; messages name the option as it was written.
 void as(const char* ours, O& options, S& value, S& as_written) {
-  for (const LaunchWord& word : launch_words()) {
-    if (std::string(ours) == word.name) {
-      word.apply(options, value, as_written);
+  for (const LaunchOption& one : own_launch_options()) {
+    if (one.option.is(ours)) {
+      one.apply(options, value, as_written);
     }
   }
 }
+
+constexpr std::string_view kAccelerate = "Accelerate-compatible options, with - or _";
 
 void nothing(O&, S&, S&) {}
 
@@ -57,83 +59,89 @@ void set_number(O& options, const char* key, S& value, S& as_written, int least,
 
 }  // namespace
 
-const std::vector<LaunchWord>& accelerate_words() {
-  static const std::vector<LaunchWord> words = {
-      {"--num-processes", true, [](O& o, S& v, S& w) { as("-n", o, v, w); }},
-      {"--num-machines", true, [](O& o, S& v, S& w) { as("--machines", o, v, w); }},
-      {"--main-process-ip", true, [](O& o, S& v, S& w) { as("--main-address", o, v, w); }},
-      {"--main-process-port", true, [](O& o, S& v, S& w) { as("--main-port", o, v, w); }},
-      {"--config-file", true, [](O& o, S& v, S& w) { as("--config", o, v, w); }},
-      {"--mpirun-hostfile", true,
+const std::vector<LaunchOption>& accelerate_options() {
+  static const std::vector<LaunchOption> options = {
+      {{"--num_processes N", "same as -n N", kAccelerate},
+       [](O& o, S& v, S& w) { as("-n", o, v, w); }},
+      {{"--num_machines M", "same as --machines M", kAccelerate},
+       [](O& o, S& v, S& w) { as("--machines", o, v, w); }},
+      {{"--main_process_ip H", "same as --main-address H", kAccelerate},
+       [](O& o, S& v, S& w) { as("--main-address", o, v, w); }},
+      {{"--main_process_port P", "same as --main-port P", kAccelerate},
+       [](O& o, S& v, S& w) { as("--main-port", o, v, w); }},
+      {{"--config_file FILE", "same as --config FILE", kAccelerate},
+       [](O& o, S& v, S& w) { as("--config", o, v, w); }},
+      {{"--mpirun_hostfile FILE", "same as --via mpirun --hostfile FILE", kAccelerate},
        [](O& o, S& v, S& w) {
          as("--hostfile", o, v, w);
          o.via = Via::kMpirun;
        }},
-      {"--enable-cpu-affinity", false, [](O& o, S&, S&) { o.bind = Bind::kNuma; }},
-      {"--num-cpu-threads-per-process", true,
+      {{"--enable_cpu_affinity", "same as --bind numa", kAccelerate},
+       [](O& o, S&, S&) { o.bind = Bind::kNuma; }},
+      {{"--num_cpu_threads_per_process N", "same as -o launch.threads_per_process=N", kAccelerate},
        [](O& o, S& v, S& w) { set_number(o, "launch.threads_per_process", v, w, 0, 4096); }},
-      {"--mixed-precision", true,
+      {{"--mixed_precision no|bf16|fp16|fp8", "set training.mixed_precision", kAccelerate},
        [](O& o, S& v, S& w) {
          if (v != "no" && v != "bf16" && v != "fp16" && v != "fp8") {
            fail_usage(fmt::format("{}: '{}' is not one of no, bf16, fp16, fp8", w, v), w);
          }
          o.request.overrides.push_back(text_override("training.mixed_precision", v));
        }},
-      {"--gradient-accumulation-steps", true,
+      {{"--gradient_accumulation_steps N", "same as -o training.gradient_accumulation_steps=N",
+        kAccelerate},
        [](O& o, S& v, S& w) {
          set_number(o, "training.gradient_accumulation_steps", v, w, 1, 1 << 30);
        }},
-      {"--cpu", false, [](O& o, S&, S&) { o.backend.cpu = true; }},
-      {"--multi-gpu", false, [](O& o, S&, S&) { o.backend.multi_gpu = true; }},
-      {"--use-fsdp", false, [](O& o, S&, S&) { o.backend.use_fsdp = true; }},
-      {"--use-deepspeed", false, [](O& o, S&, S&) { o.backend.use_deepspeed = true; }},
-      {"--fsdp-sharding-strategy", true, sharding_strategy},
-      {"--zero-stage", true,
+      {{"--cpu", "train on CPUs", kAccelerate}, [](O& o, S&, S&) { o.backend.cpu = true; }},
+      {{"--multi_gpu", "train on CUDA devices", kAccelerate},
+       [](O& o, S&, S&) { o.backend.multi_gpu = true; }},
+      {{"--use_fsdp", "shard parameters, gradients and optimizer state", kAccelerate},
+       [](O& o, S&, S&) { o.backend.use_fsdp = true; }},
+      {{"--use_deepspeed", "shard by DeepSpeed's ZeRO stages", kAccelerate},
+       [](O& o, S&, S&) { o.backend.use_deepspeed = true; }},
+      {{"--fsdp_sharding_strategy full_shard|shard_grad_op|no_shard|hybrid_shard",
+        "what --use_fsdp shards; a number from 1 to 4 also works", kAccelerate},
+       sharding_strategy},
+      {{"--zero_stage 0|1|2|3", "the stage of --use_deepspeed", kAccelerate},
        [](O& o, S& v, S& w) { set_number(o, "backend.deepspeed_like.stage", v, w, 0, 3); }},
-      {"--same-network", false, nothing},
-      {"--no-python", false, nothing},
-      {"--quiet", false, nothing},
-      {"-q", false, nothing},
-      {"--tpu", false,
+      {{"--same_network, --no_python, -q, --quiet", "no effect (already the default)", kAccelerate},
+       nothing},
+      {{"--tpu", ""},
        [](O&, S&, S& w) {
          refuse_flag(w, "there is no backend for TPUs", "omit it to run the program on CPUs");
        }},
-      {"--use-megatron-lm", false,
+      {{"--use_megatron_lm", ""},
        [](O&, S&, S& w) {
          refuse_flag(w, "Megatron-LM is not supported", "shard with --use_fsdp or --use_deepspeed");
        }},
-      {"--use-parallelism-config", false,
+      {{"--use_parallelism_config", ""},
        [](O&, S&, S& w) {
          refuse_flag(w, "tensor and context parallelism are not supported",
                      "shard with --use_fsdp or --use_deepspeed; for pipeline parallelism, call "
                      "coupler::prepare_pipeline in the program");
        }},
-      {"--dynamo-backend", true,
+      {{"--dynamo_backend BACKEND", ""},
        [](O&, S&, S& w) {
          refuse_flag(w, "torch.compile is for Python; a C++ program is already compiled",
                      "omit it");
        }},
-      {"--module", false,
+      {{"-m, --module", ""},
        [](O&, S&, S& w) {
          refuse_flag(w, "programs are executables, not Python modules", "give the program's path");
        }},
-      {"-m", false,
-       [](O&, S&, S& w) {
-         refuse_flag(w, "programs are executables, not Python modules", "give the program's path");
-       }},
-      {"--gpu-ids", true,
+      {{"--gpu_ids IDS", ""},
        [](O&, S&, S& w) {
          refuse_flag(w, "CUDA_VISIBLE_DEVICES selects the devices",
                      "omit it, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
        }},
-      {"--deepspeed-config-file", true,
+      {{"--deepspeed_config_file FILE", ""},
        [](O&, S&, S& w) {
          refuse_flag(w, "DeepSpeed's JSON file is not read at launch",
                      "convert it with `coupler config import`, or use --zero_stage or the keys of "
                      "[backend.deepspeed_like] in train.toml");
        }},
   };
-  return words;
+  return options;
 }
 
 namespace {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "cli/commands.h"
 #include "cli/launch/foreign_command.h"
 #include "cli/launch/launch_modes.h"
 #include "cli/launch/launch_plan.h"
@@ -219,14 +218,8 @@ int start_local(LaunchPlan& plan) {
   return start(plan, [&] { return launch_local(plan); });
 }
 
-}  // namespace
-
-int run_launch(int argc, char** argv) {
-  LaunchPlan plan = make_launch_plan(argc, argv);
-  if (plan.help) {
-    write_all(1, kLaunchHelp);
-    return 0;
-  }
+int run_launch(const Arguments& arguments) {
+  LaunchPlan plan = make_launch_plan(read_launch_options(arguments));
   switch (plan.via) {
     case Via::kKubernetes:
       write_all(1, kubernetes_manifest(plan));
@@ -255,6 +248,22 @@ int run_launch(int argc, char** argv) {
       break;
   }
   return start_local(plan);
+}
+
+}  // namespace
+
+Command launch_command() {
+  return {.name = "launch",
+          .summary = "start a program as a group of processes that train together",
+          .forms = {"PROGRAM [ARGUMENT]..."},
+          .options = launch_options(),
+          .description = {"Starts PROGRAM as several processes that train together, on this "
+                          "machine or through another launcher. Options come before PROGRAM; "
+                          "everything after it is passed to the program."},
+          .notes = {"Exit code: that of the first process that failed (128 + signal if killed), 2 "
+                    "for a usage or configuration error, 3 for an unusable backend."},
+          .examples = {"coupler launch -n 2 -o training.mixed_precision=bf16 ./train"},
+          .run = run_launch};
 }
 
 }  // namespace coupler::cli

@@ -5,58 +5,140 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
+#include <utility>
 
 #include "base/text.h"
 
 namespace coupler::cli {
 namespace {
 
-// "--num_processes" and "--num-processes" are the same; "-n" and "-o" stay as they are.
-std::string normalized(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
+constexpr int kMostMachines = 1 << 20;
+constexpr int kMostRestarts = 1 << 20;
 
-const LaunchWord* find_word(const std::string& name) {
-  for (const auto* table : {&launch_words(), &accelerate_words()}) {
-    for (const LaunchWord& word : *table) {
-      if (name == word.name) {
-        return &word;
-      }
+// The meaning of a value, or an error that lists all values.
+template <typename T>
+T choose(const std::string& value, const std::string& as_written,
+         const std::vector<std::pair<std::string, T>>& choices) {
+  std::string all;
+  std::vector<std::string> names;
+  for (const auto& [name, meaning] : choices) {
+    if (value == name) {
+      return meaning;
     }
+    all += (all.empty() ? "" : ", ") + name;
+    names.push_back(name);
   }
-  return nullptr;
-}
-
-[[noreturn]] void fail_unknown_option(const std::string& name) {
-  std::vector<std::string> known;
-  for (const auto* table : {&launch_words(), &accelerate_words()}) {
-    for (const LaunchWord& word : *table) {
-      known.emplace_back(word.name);
-    }
-  }
-  const std::string nearest = nearest_name(normalized(name), known);
-  fail_usage(fmt::format("unknown option '{}'{}", name,
+  const std::string nearest = nearest_name(value, names);
+  fail_usage(fmt::format("{}: '{}' is not one of {}{}", as_written, value, all,
                          nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
-             name);
+             as_written);
 }
 
-// A word of the command line, split if its value is attached: "--config=F", "-n4".
-struct Argument {
-  std::string name;
-  std::optional<std::string> value;
-};
-
-Argument split_argument(const std::string& text) {
-  if (text.rfind("--", 0) != 0) {
-    return text.size() > 2 ? Argument{text.substr(0, 2), text.substr(2)} : Argument{text, {}};
+std::string not_empty(const std::string& value, const std::string& as_written) {
+  if (value.empty()) {
+    fail_usage(fmt::format("{} needs a value, not an empty string", as_written), as_written);
   }
-  const auto equals = text.find('=');
-  return equals == std::string::npos ? Argument{text, {}}
-                                     : Argument{text.substr(0, equals), text.substr(equals + 1)};
+  return value;
 }
+
+void set_override(LaunchOptions& options, const std::string& value, const std::string& as_written) {
+  if (value.find('\n') != std::string::npos) {
+    fail_usage(fmt::format("{}: a value must be on one line", as_written), as_written);
+  }
+  options.request.overrides.push_back(value);
+}
+
+void set_via(LaunchOptions& options, const std::string& value, const std::string& as_written) {
+  options.via = choose<Via>(value, as_written,
+                            {{"local", Via::kLocal},
+                             {"mpirun", Via::kMpirun},
+                             {"slurm", Via::kSlurm},
+                             {"torchrun", Via::kTorchrun},
+                             {"k8s", Via::kKubernetes}});
+}
+
+using O = LaunchOptions;
+using S = const std::string;
+constexpr std::string_view kMachines = "several machines, with `coupler launch` on each";
+constexpr std::string_view kThrough = "through another launcher";
 
 }  // namespace
+
+const std::vector<LaunchOption>& own_launch_options() {
+  static const std::vector<LaunchOption> options = {
+      {{"-n N", "total number of processes on all machines (default: launch.processes)"},
+       [](O& o, S& v, S& w) {
+         o.processes = parse_number(v, 1, kMostProcesses, w, "number of processes");
+       }},
+      {{"--config FILE", "configuration for launcher and processes (default: ./train.toml)"},
+       [](O& o, S& v, S&) { o.request.file = v; }},
+      {{"-o KEY=VALUE", "override one configuration key; may be repeated"}, set_override},
+      {{"--interface NAME", "network interface for connections: -o backend.interface=NAME"},
+       [](O& o, S& v, S& w) {
+         o.request.overrides.push_back(text_override("backend.interface", not_empty(v, w)));
+       }},
+      {{"--bind none|core|numa",
+        "bind each process to its own cores (core) or to one NUMA node (numa) (default: none)"},
+       [](O& o, S& v, S& w) {
+         o.bind = choose<Bind>(
+             v, w, {{"none", Bind::kNone}, {"core", Bind::kCore}, {"numa", Bind::kNuma}});
+       }},
+      {{"--log-dir FOLDER", "also append each rank's output to FOLDER/rank-N.log"},
+       [](O& o, S& v, S& w) { o.log_dir = not_empty(v, w); }},
+      {{"--outcome FILE", "if the job fails, write to FILE, as JSON, which rank failed and how"},
+       [](O& o, S& v, S& w) { o.outcome = not_empty(v, w); }},
+      {{"--max-restarts N", "restart a failed job up to N times"},
+       [](O& o, S& v, S& w) {
+         o.max_restarts = parse_number(v, 0, kMostRestarts, w, "number of restarts");
+       }},
+      {{"--prefix", "prefix each line of output with its rank: \"[rank 0] \""},
+       [](O& o, S&, S&) { o.prefix = true; }},
+      {{"--dry-run", "print what would be started, but start nothing"},
+       [](O& o, S&, S&) { o.dry_run = true; }},
+      {{"--print-env", "print the variables each process would get, but start nothing"},
+       [](O& o, S&, S&) { o.print_env = true; }},
+
+      {{"--machines M", "number of machines", kMachines},
+       [](O& o, S& v, S& w) {
+         o.machines = parse_number(v, 1, kMostMachines, w, "number of machines");
+       }},
+      {{"--machine-rank R", "index of this machine, from 0", kMachines},
+       [](O& o, S& v, S& w) {
+         o.machine_rank = parse_number(v, 0, kMostMachines, w, "machine rank");
+       }},
+      {{"--main-address H", "address of machine 0", kMachines},
+       [](O& o, S& v, S& w) { o.main_address = not_empty(v, w); }},
+      {{"--main-port P", "free port on machine 0", kMachines},
+       [](O& o, S& v, S& w) { o.main_port = parse_number(v, 0, 65535, w, "port"); }},
+      {{"--per-machine N", "number of processes on each machine, instead of -n", kMachines},
+       [](O& o, S& v, S& w) {
+         o.per_machine = parse_number(v, 1, kMostProcesses, w, "number of processes");
+       }},
+
+      {{"--via local", "no other launcher: start the processes directly (default)", kThrough},
+       set_via},
+      {{"--via mpirun", "mpirun of Open MPI or MPICH", kThrough}, set_via},
+      {{"--via slurm", "srun inside an allocation; with --print, an sbatch script", kThrough},
+       set_via},
+      {{"--via torchrun", "torchrun", kThrough}, set_via},
+      {{"--via k8s", "print a Kubernetes manifest", kThrough}, set_via},
+      {{"--hostfile FILE", "machines for mpirun, one per line: \"node1 slots=4\"", kThrough},
+       [](O& o, S& v, S& w) { o.hostfile = not_empty(v, w); }},
+      {{"--print", "with --via slurm: print an sbatch script, but start nothing", kThrough},
+       [](O& o, S&, S&) { o.print = true; }},
+      {{"--image IMAGE", "container image for the manifest", kThrough},
+       [](O& o, S& v, S& w) { o.image = not_empty(v, w); }},
+      {{"--manifest jobset|pytorchjob", "kind of manifest (default: jobset)", kThrough},
+       [](O& o, S& v, S& w) {
+         o.manifest =
+             choose<std::string>(v, w, {{"jobset", "jobset"}, {"pytorchjob", "pytorchjob"}});
+       }},
+      {{"--name NAME", "job name in a script or manifest (default: the program's name)", kThrough},
+       [](O& o, S& v, S& w) { o.name = not_empty(v, w); }},
+  };
+  return options;
+}
 
 void fail_usage(const std::string& message, const std::string& subject, const std::string& hint) {
   throw Error(ErrorCode::kUsage, message,
@@ -85,42 +167,25 @@ std::string text_override(const std::string& key, const std::string& text) {
   return fmt::format("{}=\"{}\"", key, quoted);
 }
 
-LaunchOptions parse_launch_options(int argc, char** argv) {
+std::vector<Option> launch_options() {
+  std::vector<Option> all;
+  for (const auto* table : {&own_launch_options(), &accelerate_options()}) {
+    for (const LaunchOption& one : *table) all.push_back(one.option);
+  }
+  return all;
+}
+
+LaunchOptions read_launch_options(const Arguments& arguments) {
   LaunchOptions options;
-  int i = 1;
-  for (; i < argc && argv[i][0] == '-'; ++i) {
-    const std::string text = argv[i];
-    if (text == "--") {
-      ++i;
-      break;
-    }
-    const Argument argument = split_argument(text);
-    const bool is_long = argument.name.rfind("--", 0) == 0;
-    const LaunchWord* word = find_word(is_long ? normalized(argument.name) : argument.name);
-    if (word == nullptr) {
-      fail_unknown_option(is_long ? argument.name : text);
-    }
-    if (!word->takes_value && argument.value) {
-      fail_usage(
-          fmt::format("{} takes no value, but '{}' was given", argument.name, *argument.value),
-          argument.name);
-    }
-    std::string value = argument.value.value_or("");
-    if (word->takes_value && !argument.value) {
-      if (i + 1 >= argc) {
-        fail_usage(fmt::format("{} needs a value", argument.name), argument.name);
-      }
-      value = argv[++i];
-    }
-    word->apply(options, value, argument.name);
-    if (options.help) {
-      return options;
+  for (const auto& [option, value, as_written] : arguments.given) {
+    for (const auto* table : {&own_launch_options(), &accelerate_options()}) {
+      const auto found = std::find_if(table->begin(), table->end(), [&](const LaunchOption& one) {
+        return one.option.spec == option.spec;
+      });
+      if (found != table->end()) found->apply(options, value, as_written);
     }
   }
-  options.program = i;
-  if (i >= argc) {
-    fail_usage("no program was given: coupler launch -n 2 ./program", "program");
-  }
+  options.program = arguments.program;
   return options;
 }
 

@@ -1,5 +1,5 @@
 // LaunchOptions: the command line of `coupler launch` as written, before any configuration is read.
-// Plain data. Every option is in one of two tables: our own (launch_words.cc) or Accelerate's
+// Plain data. Every option is in one of two tables: our own (launch_options.cc) or Accelerate's
 // (accelerate_words.cc).
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/machine/cpu_binding.h"
+#include "cli/text/command.h"
 #include "config/config.h"
 
 namespace coupler::cli {
@@ -36,25 +37,23 @@ struct LaunchOptions {
   std::string manifest = "jobset";  // or "pytorchjob"
   bool prefix = false;
   bool print = false, print_env = false, dry_run = false;
-  bool help = false;
   BackendWords backend;
-  ConfigRequest request;  // --config, -o, and the keys that other options stand for
-  int program = 0;        // its index in argv
+  ConfigRequest request;             // --config, -o, and the keys that other options stand for
+  std::vector<std::string> program;  // and its arguments
 };
 
-// One option. Names are spelled with "-"; "_" is accepted instead.
-struct LaunchWord {
-  const char* name;  // "--num-processes"
-  bool takes_value;
-  // value: "" if none; as_written: the option's name, for messages. Throws Error(kUsage).
+// One option and what it does. as_written: its name, for messages. Throws Error(kUsage).
+struct LaunchOption {
+  Option option;
   void (*apply)(LaunchOptions& options, const std::string& value, const std::string& as_written);
 };
-const std::vector<LaunchWord>& launch_words();
-const std::vector<LaunchWord>& accelerate_words();
+const std::vector<LaunchOption>& own_launch_options();
+const std::vector<LaunchOption>& accelerate_options();
+std::vector<Option> launch_options();  // both
 
-// Reads the options before the program. Throws Error(kUsage) naming the option, the nearest known
-// one if it is unknown, and the fix.
-LaunchOptions parse_launch_options(int argc, char** argv);
+LaunchOptions read_launch_options(const Arguments& arguments);
+
+Command launch_command();  // in launch.cc
 
 // Call after reading the configuration: the overrides that --cpu, --use-fsdp and the like stand
 // for. Throws Error(kUsage) if they contradict the configuration or each other.

@@ -175,13 +175,8 @@ Config read_config(LaunchOptions& options) {
 
 }  // namespace
 
-LaunchPlan make_launch_plan(int argc, char** argv) {
-  LaunchOptions options = parse_launch_options(argc, argv);
+LaunchPlan make_launch_plan(LaunchOptions options) {
   LaunchPlan plan;
-  if (options.help) {
-    plan.help = true;
-    return plan;
-  }
   check_words_fit(options);
   plan.config = read_config(options);
   plan.overrides = options.request.overrides;
@@ -208,7 +203,7 @@ LaunchPlan make_launch_plan(int argc, char** argv) {
   }
   check_not_a_rank(options);
   check_network(plan);
-  plan.arguments.assign(argv + options.program, argv + argc);
+  plan.arguments = options.program;
   plan.program = plan.arguments.front();
   // A manifest's program is in its image, and a script's is where the job will run.
   if (plan.via == Via::kKubernetes || plan.print) {

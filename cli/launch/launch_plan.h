@@ -37,14 +37,13 @@ struct LaunchPlan {
   std::vector<std::string> arguments;  // the program's, including argv[0]
   std::vector<std::string> overrides;  // -o key=value, passed on to the ranks
   Config config;
-  bool help = false;  // print the help and do nothing
 
   int per_machine() const { return processes / machines; }
   int first_rank() const { return machine_rank * per_machine(); }  // of this machine
 };
 
-// Reads the command line (leaving the program's own arguments alone) and the configuration, and
-// finds the program. Throws Error(kUsage or kConfig) naming what is wrong.
-LaunchPlan make_launch_plan(int argc, char** argv);
+// Reads the configuration and finds the program. Throws Error(kUsage or kConfig) naming what is
+// wrong.
+LaunchPlan make_launch_plan(LaunchOptions options);
 
 }  // namespace coupler::cli

@@ -21,9 +21,9 @@ extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX 
 namespace coupler::cli {
 namespace {
 
-using Arguments = std::vector<std::string>;
+using Words = std::vector<std::string>;
 
-void append(Arguments& arguments, const Arguments& more) {
+void append(Words& arguments, const Words& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
 }
 
@@ -36,7 +36,7 @@ bool says(const std::string& text, const char* part) {
 }
 
 // Open MPI passes only the variables named by -x to other machines.
-Arguments passed_variables(const Variables& added) {
+Words passed_variables(const Variables& added) {
   std::vector<std::string> names;
   for (const auto& variable : environment_with(added)) {
     const auto name = variable.substr(0, variable.find('='));
@@ -45,7 +45,7 @@ Arguments passed_variables(const Variables& added) {
       names.push_back(name);
     }
   }
-  Arguments words;
+  Words words;
   for (const auto& name : names) {
     append(words, {"-x", name});
   }
@@ -152,7 +152,7 @@ std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpir
   // Ranks may have several threads, so only --bind binds them: through their shims if all run on
   // this machine, else through mpirun.
   const bool here = stays_on_this_machine(plan);
-  Arguments arguments = {mpirun.path, "-n", std::to_string(plan.processes), "--bind-to",
+  Words arguments = {mpirun.path, "-n", std::to_string(plan.processes), "--bind-to",
                          here ? "none" : bind_word(plan.bind)};
   if (plan.host_file.hosts.empty()) {
     arguments.emplace_back("--oversubscribe");  // more ranks than cores are fine
@@ -173,7 +173,7 @@ std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpir
 ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun) {
   ForeignCommand command{
       "mpirun", {mpirun.path, "-n", std::to_string(plan.processes)}, common_variables(plan)};
-  Arguments& arguments = command.arguments;
+  Words& arguments = command.arguments;
   const bool open_mpi = mpirun.kind == Mpirun::Kind::kOpenMpi;
   if (!plan.host_file.hosts.empty()) {
     append(arguments, {open_mpi ? "--host" : "-hosts", host_list(plan.host_file)});

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "base/process.h"
-#include "cli/commands.h"
 #include "cli/launch/log_files.h"
 #include "cli/launch/mpi_folder.h"
 #include "cli/launch/mpirun.h"
@@ -31,6 +30,7 @@
 #include "cli/launch/rank_end.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/process/child_loop.h"
+#include "cli/text/command.h"
 #include "rendezvous/join.h"
 #include "rendezvous/process_info.h"
 #include "store/client.h"
@@ -204,14 +204,14 @@ struct JobPlace {
 };
 
 [[noreturn]] void run_rank(ChildLoop& loop, const ProcessInfo& process, const JobPlace& of_job,
-                           char** argv, int argc) {
+                           const std::vector<std::string>& words) {
   const auto [job_file, place] = of_job;
   const JobAddress job = place == nullptr ? read_job_file(job_file) : read_network_job(place);
   // The program always gets a job file; if the launcher's is on another machine, it gets ours.
   const UniqueFd memory_file = place == nullptr ? UniqueFd() : make_job_memory_file(job);
   ChildCommand command;
-  command.path = argv[2];
-  command.arguments.assign(argv + 3, argv + argc);
+  command.path = words[1];
+  command.arguments.assign(words.begin() + 2, words.end());
   command.environment = program_environment(process);
   if (memory_file) {
     command.environment.push_back(
@@ -225,7 +225,7 @@ struct JobPlace {
              {.prefix = prefix ? fmt::format("[rank {}] ", process.rank) : "",
               .log = log_path(logs == nullptr ? "" : logs, process.rank)},
              true);
-  loop.check_started(argv[3]);
+  loop.check_started(words[2]);
   StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
   store.set(start_key(process.rank), fmt::format("{} {}", loop.child(0).pid(), machine_identity()));
   Shim shim(loop, store, process.rank);
@@ -244,13 +244,12 @@ struct JobPlace {
   ::_exit(0);
 }
 
-}  // namespace
-
-int run_rank_shim(int argc, char** argv) {
+int run_rank_shim(const Arguments& arguments) {
+  const std::vector<std::string>& words = arguments.program;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const ProcessInfo process = detect_process();
   const JobPlace of_job{std::getenv("COUPLER_JOB_FILE"), std::getenv(kShimStore)};
-  if (argc < 4 || std::strcmp(argv[1], "--") != 0 ||
+  if (words.size() < 3 || words[0] != "--" ||
       (of_job.job_file == nullptr && of_job.place == nullptr) ||
       process.launcher != LauncherKind::kOpenMpi) {
     throw Error(ErrorCode::kUsage, "only `coupler launch` starts rank-shim, through mpirun",
@@ -259,11 +258,15 @@ int run_rank_shim(int argc, char** argv) {
   const char* folder = std::getenv(MpiFolder::kVariable);
   ChildLoop loop(folder == nullptr ? "" : folder);  // before any thread: it forks
   try {
-    run_rank(loop, process, of_job, argv, argc);
+    run_rank(loop, process, of_job, words);
   } catch (...) {
     loop.release_group();  // the launcher may be gone, and this may be the last shim
     throw;
   }
 }
+
+}  // namespace
+
+Command rank_shim_command() { return {.name = "rank-shim", .summary = "", .run = run_rank_shim}; }
 
 }  // namespace coupler::cli

@@ -2,32 +2,16 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "cli/commands.h"
 #include "cli/launch/launch_options.h"
 #include "cli/machine/torch_info.h"
-#include "cli/text/words.h"
+#include "cli/text/command.h"
 
 namespace coupler::cli {
-
-const char kTestHelp[] = R"help(usage: coupler test [--json] [OPTION of `coupler launch`]...
-
-Tests a configuration before a training run depends on it. Starts processes as `coupler launch` does
-and checks initialization, process execution, random numbers, collectives, splitting, the trigger,
-data loaders, and that training matches one process on the joined batches. Ends with a verdict.
-
-Exit code: 0 if all sections pass, 1 if one fails, otherwise that of `coupler launch`.
-
-  --json  print a JSON object instead of lines
-
-  coupler test -n 2 --config train.toml
-)help";
 
 namespace {
 
@@ -58,34 +42,31 @@ void find_torch_for(const std::string& program) {
   setenv("LD_LIBRARY_PATH", path.c_str(), 1);
 }
 
-}  // namespace
-
-int run_test(int argc, char** argv) {
-  std::vector<std::string> words(argv + 1, argv + argc);
-  for (const std::string& word : words) {
-    if (word == "--") break;
-    if (word != "--help" && word != "-h") continue;
-    std::fputs(kTestHelp, stdout);
-    return 0;
-  }
+int run_test(const Arguments& arguments) {
   const std::string program = self_test_program();
   find_torch_for(program);
-  const bool as_json = std::erase(words, "--json") > 0;
+  std::vector<std::string> words = arguments.handed_on;
   words.push_back(program);
-  words.insert(words.begin(), "launch");
-  const auto count = static_cast<int>(words.size());
-  std::vector<char*> arguments = argv_of(words);
-  const int first = parse_launch_options(count, arguments.data()).program;
-  if (const std::string& word = words[static_cast<size_t>(first)]; first != count - 1) {
-    throw Error(
-        ErrorCode::kUsage,
-        fmt::format("coupler test runs its own program, so '{}' is one argument too many", word),
-        {.subject = word, .hint = "'coupler test --help' explains the command"});
-  }
-  static char json[] = "--json";
-  if (!as_json) return run_launch(count, arguments.data());
-  arguments.insert(arguments.end() - 1, json);
-  return run_launch(count + 1, arguments.data());
+  if (arguments.has("--json")) words.emplace_back("--json");
+  return run_command(launch_command(), "launch", words);
+}
+
+}  // namespace
+
+Command test_command() {
+  return {.name = "test",
+          .summary = "test a configuration, from rendezvous to a short training run",
+          .options = {{"--json", "print a JSON object instead of lines"}},
+          .hands_on = launch_command,
+          .description = {"Tests a configuration before a training run depends on it. Starts "
+                          "processes as `coupler launch` does and checks initialization, process "
+                          "execution, random numbers, collectives, splitting, the trigger, data "
+                          "loaders, and that training matches one process on the joined batches. "
+                          "Ends with a verdict.",
+                          "Exit code: 0 if all sections pass, 1 if one fails, otherwise that of "
+                          "`coupler launch`."},
+          .examples = {"coupler test -n 2 --config train.toml"},
+          .run = run_test};
 }
 
 }  // namespace coupler::cli

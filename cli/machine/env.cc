@@ -3,6 +3,9 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,39 +14,59 @@
 #include <utility>
 #include <vector>
 
-#include "cli/commands.h"
-#include "cli/machine/gpu_info.h"
-#include "cli/machine/mpi_info.h"
 #include "cli/machine/resource_limits.h"
 #include "cli/machine/system_info.h"
 #include "cli/machine/torch_info.h"
 #include "cli/plugins/plugins.h"
-#include "cli/text/command_line.h"
-#include "cli/text/json_text.h"
-#include "cli/text/secrets.h"
-#include "cli/text/table.h"
+#include "cli/text/command.h"
+#include "cli/text/output.h"
 #include "plugin/plugin.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not declared by POSIX
 
 namespace coupler::cli {
 
-const char kEnvHelp[] = R"help(usage: coupler env [--json] [--config FILE] [-o KEY=VALUE]...
-
-Prints what a bug report needs: versions, machine, limits, LibTorch, GPUs, Open MPI, backends, the
-relevant environment variables and the configuration. Variables and options whose names suggest a
-secret are printed as "(hidden)".
-
-  --json          print a JSON object instead of tables
-  --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one configuration key
-
-  coupler env > report.txt
-)help";
-
 namespace {
 
 constexpr const char* kHidden = "(hidden)";
+
+// Whether a variable or option of that name may hold a password, a key or similar.
+bool may_be_secret(std::string_view name) {
+  // PRECONDITION_TRANSPORTS is the key by which Open MPI's ranks authenticate each other;
+  // COUPLER_OVERRIDES holds whole -o arguments, including options of backends.
+  constexpr std::array<std::string_view, 13> kWords = {"SECRET",
+                                                       "TOKEN",
+                                                       "PASS",
+                                                       "KEY",
+                                                       "CREDENTIAL",
+                                                       "AUTH",
+                                                       "JWT",
+                                                       "COOKIE",
+                                                       "NONCE",
+                                                       "LOGIN",
+                                                       "CERT",
+                                                       "OVERRIDES",
+                                                       "PRECONDITION_TRANSPORTS"};
+  std::string upper(name);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](std::string_view word) { return upper.find(word) != std::string::npos; });
+}
+
+// Whether the variable affects how ranks find each other or run.
+bool is_reported_variable(std::string_view name) {
+  constexpr std::array<std::string_view, 10> kPrefixes = {"COUPLER_",  "MASTER_", "OMPI_", "SLURM_",
+                                                          "OMP_",      "NCCL_",   "GLOO_", "PMI_",
+                                                          "MPI_LOCAL", "PET_"};
+  constexpr std::array<std::string_view, 9> kNames = {
+      "RANK",           "WORLD_SIZE",           "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+      "LOCAL_SIZE",     "JOB_COMPLETION_INDEX", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES",
+      "LD_LIBRARY_PATH"};
+  return std::any_of(
+             kPrefixes.begin(), kPrefixes.end(),
+             [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; }) ||
+         std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
 
 using Facts = std::vector<std::pair<const char*, std::string>>;
 
@@ -139,17 +162,25 @@ std::string report_json(const Report& report) {
         {{"file", report.file}, {"valid", report.valid}, {"text", report.configuration}}}});
 }
 
+int run_env(const Arguments& arguments) {
+  const Report report = make_report(arguments.config);
+  std::fputs((arguments.has("--json") ? report_json(report) : report_text(report)).c_str(), stdout);
+  return 0;
+}
+
 }  // namespace
 
-int run_env(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {"--json"});
-  if (line.has("--help")) {
-    std::fputs(kEnvHelp, stdout);
-    return 0;
-  }
-  const Report report = make_report(line.config);
-  std::fputs((line.has("--json") ? report_json(report) : report_text(report)).c_str(), stdout);
-  return 0;
+Command env_command() {
+  return {.name = "env",
+          .summary = "print the environment for a bug report",
+          .options = {{"--json", "print a JSON object instead of tables"}},
+          .config = true,
+          .description = {"Prints what a bug report needs: versions, machine, limits, LibTorch, "
+                          "GPUs, Open MPI, backends, the relevant environment variables and the "
+                          "configuration. Variables and options whose names suggest a secret are "
+                          "printed as \"(hidden)\"."},
+          .examples = {"coupler env > report.txt"},
+          .run = run_env};
 }
 
 }  // namespace coupler::cli

@@ -4,43 +4,17 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "cli/commands.h"
 #include "cli/machine/torch_info.h"
 #include "cli/process/run_and_read.h"
+#include "cli/text/command.h"
 
 namespace coupler::cli {
 
-const char kSetupTorchHelp[] =
-    R"help(usage: coupler setup-torch [--prefix DIR] [--torch VERSION] [--cuda]
-
-Downloads LibTorch )help" COUPLER_TORCH_WHEEL
-    R"help( (PyTorch's wheel, with pip; 1.5 GB on disk) into DIR/torch-)help" COUPLER_TORCH_WHEEL
-    R"help(,
-where programs and find_package(Coupler) find it. DIR defaults to /opt/coupler for root, and to
-~/.local/share/coupler for others. With another DIR, set COUPLER_TORCH_ROOT=DIR/torch-)help" COUPLER_TORCH_WHEEL
-    R"help(/torch.
-An existing installation is not downloaded again.
-
-  --prefix DIR     install into DIR
-  --torch VERSION  another LibTorch, 2.11.0 or later, to build a Coupler against; this Coupler needs
-                   the version it was built for, except for the patch number
-  --cuda           also install what LibTorch needs on machines with a GPU (4 GB more)
-
-  sudo coupler setup-torch
-)help";
-
 namespace {
-
-[[noreturn]] void refuse(const std::string& word, const std::string& problem) {
-  throw Error(ErrorCode::kUsage, problem,
-              {.subject = word, .hint = "see 'coupler setup-torch --help'"});
-}
 
 // It is in libexec/ next to bin/, both in an installation and in a build folder.
 std::string script() {
@@ -52,45 +26,38 @@ std::string script() {
               {.subject = path.string(), .hint = "reinstall Coupler, which includes it"});
 }
 
-}  // namespace
-
-int run_setup_torch(int argc, char** argv) {
-  std::string prefix = default_torch_prefix();
-  std::string version = COUPLER_TORCH_WHEEL;
-  bool cuda = false;
-  int i = 1;
-  // Whether the word is that option; its value is the next word or follows "=".
-  const auto takes = [&](const std::string& option, const char* needed, std::string& value) {
-    const std::string_view word = argv[i];
-    if (word == option && i + 1 < argc) {
-      value = argv[++i];
-    } else if (word.starts_with(option + "=")) {
-      value = word.substr(option.size() + 1);
-    } else if (word == option) {
-      value.clear();
-    } else {
-      return false;
-    }
-    if (value.empty() || value[0] == '-')
-      refuse(option, fmt::format("{} needs {}", option, needed));
-    return true;
-  };
-  for (; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "--help" || word == "-h") {
-      std::fputs(kSetupTorchHelp, stdout);
-      return 0;
-    }
-    if (word == "--cuda") {
-      cuda = true;
-    } else if (!takes("--prefix", "a folder", prefix) && !takes("--torch", "a version", version)) {
-      refuse(std::string(word), fmt::format("unknown argument '{}'", word));
-    }
-  }
+int run_setup_torch(const Arguments& arguments) {
+  const std::string prefix = arguments.value("--prefix", default_torch_prefix());
+  const std::string version = arguments.value("--torch", COUPLER_TORCH_WHEEL);
+  if (prefix.empty()) arguments.refuse("--prefix needs a folder", "--prefix");
+  if (version.empty()) arguments.refuse("--torch needs a version", "--torch");
   std::vector<std::string> command = {script(), "--torch", version};
-  if (cuda) command.emplace_back("--cuda");
+  if (arguments.has("--cuda")) command.emplace_back("--cuda");
   command.push_back(prefix);
   become(command, "install bash: it is a bash script");
+}
+
+}  // namespace
+
+Command setup_torch_command() {
+  return {
+      .name = "setup-torch",
+      .summary = "install LibTorch if Coupler was installed without it",
+      .options = {{"--prefix DIR", "install into DIR"},
+                  {"--torch VERSION",
+                   "another LibTorch, 2.11.0 or later, to build a Coupler against; this Coupler "
+                   "needs the version it was built for, except for the patch number"},
+                  {"--cuda",
+                   "also install what LibTorch needs on machines with a GPU (4 GB more)"}},
+      .description = {"Downloads LibTorch " COUPLER_TORCH_WHEEL
+                      " (PyTorch's wheel, with pip; 1.5 GB on disk) into "
+                      "DIR/torch-" COUPLER_TORCH_WHEEL
+                      ", where programs and find_package(Coupler) find it. DIR defaults to "
+                      "/opt/coupler for root, and to ~/.local/share/coupler for others. With "
+                      "another DIR, set COUPLER_TORCH_ROOT=DIR/torch-" COUPLER_TORCH_WHEEL
+                      "/torch. An existing installation is not downloaded again."},
+      .examples = {"sudo coupler setup-torch"},
+      .run = run_setup_torch};
 }
 
 }  // namespace coupler::cli

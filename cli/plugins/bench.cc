@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/commands.h"
 #include "cli/process/run_and_read.h"
-#include "cli/text/table.h"
+#include "cli/text/command.h"
+#include "cli/text/output.h"
 #include "cli/text/words.h"
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
@@ -163,35 +163,6 @@ std::vector<BenchRow> bench_collectives(Communicator& communicator, const std::s
   return rows;
 }
 
-}  // namespace
-
-const char kBenchHelp[] =
-    R"help(usage: coupler bench collectives [-n N] [--op OP,...] [--bytes SIZE,...] [--dtype TYPE]
-                                 [--async] [--seconds S] [--json] [--config FILE] [-o KEY=VALUE]...
-
-Measures collective operations over the configured backend. Run it under `coupler launch`, or let it
-start its own processes with -n.
-
-  -n N              start N processes
-  --op OP,...       operations: all_reduce, broadcast, reduce, all_gather, reduce_scatter,
-                    all_to_all, gather, scatter, barrier (default: all_reduce)
-  --bytes SIZE,...  sizes of a rank's larger buffer, such as 8, 64K, 16M or 1G (default: 8 to 16M)
-  --dtype f32|f64|f16|bf16|i8|u8|i16|u16|i32|u32|i64|u64
-                    element type (default: f32)
-  --async           submit and wait, instead of blocking calls
-  --seconds S       time per size (default: 0.3)
-  --json            print a JSON array of rows instead of a table
-  --config FILE     read FILE instead of ./train.toml
-  -o KEY=VALUE      set one configuration key
-
-Times are rank 0's. algbw is bytes / median. busbw is the least that each rank's link carried, which
-is comparable across operations and world sizes. Bandwidths are in GB/s (10^9 bytes).
-
-  coupler bench collectives -n 2 --bytes 8,64K --seconds 0.1
-)help";
-
-namespace {
-
 [[noreturn]] void fail_option(const std::string& message, const std::string& subject,
                               const std::string& hint) {
   throw Error(ErrorCode::kUsage, message, {.subject = subject, .hint = hint});
@@ -247,78 +218,33 @@ double parse_seconds(const std::string& text) {
   return seconds;
 }
 
-struct Options {
+BenchPlan plan_of(const Arguments& arguments) {
   BenchPlan plan;
-  std::string processes;  // "" without -n
-  bool json = false;
-  bool help = false;
-};
-
-Options parse(int argc, char** argv) {
-  Options options;
-  options.plan.kinds = {DB_ALL_REDUCE};
-  for (uint64_t bytes = 8; bytes <= uint64_t{16} << 20; bytes *= 8) {
-    options.plan.bytes.push_back(bytes);
-  }
-  options.plan.bytes.push_back(uint64_t{16} << 20);
-  for (int i = 2; i < argc; ++i) {
-    const std::string name = argv[i];
-    const auto value = [&]() -> std::string {
-      if (i + 1 >= argc) fail_option(name + " needs a value", name, "see 'coupler bench --help'");
-      return argv[++i];
-    };
-    if (name == "-n") {
-      options.processes = value();
-    } else if (name == "--op") {
-      options.plan.kinds.clear();
-      for (const std::string& item : split(value(), ',')) {
-        options.plan.kinds.push_back(parse_kind(item));
-      }
-    } else if (name == "--bytes") {
-      options.plan.bytes.clear();
-      for (const std::string& item : split(value(), ',')) {
-        options.plan.bytes.push_back(parse_size(item));
-      }
-    } else if (name == "--dtype") {
-      options.plan.dtype = parse_dtype(value());
-    } else if (name == "--seconds") {
-      options.plan.time =
-          std::chrono::nanoseconds(static_cast<int64_t>(parse_seconds(value()) * 1e9));
-    } else if (name == "--async") {
-      options.plan.asynchronous = true;
-    } else if (name == "--json") {
-      options.json = true;
-    } else if (name == "-h" || name == "--help") {
-      options.help = true;
-    } else {
-      fail_option(fmt::format("bench collectives: unknown argument '{}'", name), name,
-                  "see 'coupler bench --help'");
-    }
-  }
-  return options;
+  for (const std::string& item : split(arguments.value("--op", "all_reduce"), ','))
+    plan.kinds.push_back(parse_kind(item));
+  for (const std::string& item :
+       split(arguments.value("--bytes", "8,64,512,4K,32K,256K,2M,16M"), ','))
+    plan.bytes.push_back(parse_size(item));
+  plan.dtype = parse_dtype(arguments.value("--dtype", "f32"));
+  plan.time = std::chrono::nanoseconds(
+      static_cast<int64_t>(parse_seconds(arguments.value("--seconds", "0.3")) * 1e9));
+  plan.asynchronous = arguments.has("--async");
+  return plan;
 }
 
 // Replaces this process with `coupler launch`, which runs this command in each of its processes.
-[[noreturn]] void start_processes(const std::string& processes,
-                                  const std::vector<std::string>& original) {
+[[noreturn]] void start_processes(const Arguments& arguments) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::vector<std::string> settings, rest;
-  for (size_t i = 1; i < original.size(); ++i) {
-    const std::string& word = original[i];
-    if (word == "-n") {
-      ++i;
-    } else if ((word == "-o" || word == "--config") && i + 1 < original.size()) {
-      settings.insert(settings.end(), {word, original[++i]});
-    } else if (word.rfind("-o", 0) == 0 || word.rfind("--config=", 0) == 0) {
-      settings.push_back(word);
-    } else {
-      rest.push_back(word);
-    }
+  std::vector<std::string> words = {program, "launch", "-n", arguments.value("-n")};
+  if (arguments.config.file) words.insert(words.end(), {"--config", *arguments.config.file});
+  for (const std::string& setting : arguments.config.overrides)
+    words.insert(words.end(), {"-o", setting});
+  words.insert(words.end(), {program, "bench", "collectives"});
+  for (const auto& [option, value, name] : arguments.given) {
+    if (name == "-n") continue;
+    words.push_back(name);
+    if (!option.value().empty()) words.push_back(value);
   }
-  std::vector<std::string> words = {program, "launch", "-n", processes};
-  words.insert(words.end(), settings.begin(), settings.end());
-  words.insert(words.end(), {program, "bench"});
-  words.insert(words.end(), rest.begin(), rest.end());
   become(words, "check whether the program was moved or removed");
 }
 
@@ -350,25 +276,10 @@ void print_rows(const std::vector<BenchRow>& rows, bool json) {
   std::fputs(format_table(table).c_str(), stdout);
 }
 
-}  // namespace
-
-int run_bench(int argc, char** argv) {
-  const std::vector<std::string> original(argv, argv + argc);
-  const ConfigRequest request = take_config_arguments(argc, argv);
-  const bool help =
-      argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);
-  if (!help && (argc < 2 || std::strcmp(argv[1], "collectives") != 0)) {
-    fail_option(argc < 2 ? std::string("bench: the name of a benchmark is missing")
-                         : fmt::format("bench: unknown benchmark '{}'", argv[1]),
-                "bench", "run coupler bench collectives");
-  }
-  const Options options = help ? Options{.plan = {}, .help = true} : parse(argc, argv);
-  if (options.help) {
-    std::fputs(kBenchHelp, stdout);
-    return 0;
-  }
-  if (!options.processes.empty()) start_processes(options.processes, original);
-  Config config = load_config(request);
+int bench(const Arguments& arguments) {
+  const BenchPlan plan = plan_of(arguments);
+  if (arguments.has("-n")) start_processes(arguments);
+  Config config = load_config(arguments.config);
   const ProcessInfo process = detect_process();
   const bool alone = process.world == 1 && config.backend.use == "auto";
   if (!alone && config.backend.use == "auto") {
@@ -381,9 +292,40 @@ int run_bench(int argc, char** argv) {
                                                   .store = store,
                                                   .backend = &config.backend,
                                                   .name = "bench"});
-  const std::vector<BenchRow> rows = bench_collectives(*communicator, plugin.name(), options.plan);
-  if (communicator->rank() == 0) print_rows(rows, options.json);
+  const std::vector<BenchRow> rows = bench_collectives(*communicator, plugin.name(), plan);
+  if (communicator->rank() == 0) print_rows(rows, arguments.has("--json"));
   return 0;
+}
+
+}  // namespace
+
+Command bench_command() {
+  const Command collectives = {
+      .name = "collectives",
+      .summary = "measure collective operations over the configured backend",
+      .options =
+          {{"-n N", "start N processes"},
+           {"--op OP,...",
+            "operations: all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, "
+            "gather, scatter, barrier (default: all_reduce)"},
+           {"--bytes SIZE,...",
+            "sizes of a rank's larger buffer, such as 8, 64K, 16M or 1G (default: 8 to 16M)"},
+           {"--dtype f32|f64|f16|bf16|i8|u8|i16|u16|i32|u32|i64|u64",
+            "element type (default: f32)"},
+           {"--async", "submit and wait, instead of blocking calls"},
+           {"--seconds S", "time per size (default: 0.3)"},
+           {"--json", "print a JSON array of rows instead of a table"}},
+      .config = true,
+      .run = bench};
+  return {.name = "bench",
+          .summary = "measure latency and bandwidth of collective operations",
+          .subcommands = {collectives},
+          .description = {"Measures a backend. Run it under `coupler launch`, or let it start its "
+                          "own processes with -n."},
+          .notes = {"Times are rank 0's. algbw is bytes / median. busbw is the least that each "
+                    "rank's link carried, which is comparable across operations and world sizes. "
+                    "Bandwidths are in GB/s (10^9 bytes)."},
+          .examples = {"coupler bench collectives -n 2 --bytes 8,64K --seconds 0.1"}};
 }
 
 }  // namespace coupler::cli

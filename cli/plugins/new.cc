@@ -17,24 +17,10 @@
 
 #include "base/durable_file.h"
 #include "base/text.h"
-#include "cli/commands.h"
+#include "cli/text/command.h"
 #include "plugin/resolve.h"
 
 namespace coupler::cli {
-
-const char kNewHelp[] = R"help(usage: coupler new plugin NAME [--lang c|c++]
-       coupler new project NAME
-
-Creates a project in the new folder NAME:
-
-  plugin   a backend in C (the default) or C++ that needs only Coupler's C headers; as generated, it
-           passes `coupler check-plugin --world 1`
-  project  a C++ program with find_package(Coupler), whose test trains on two processes
-
-  --lang c|c++  the plugin's language (default: c)
-
-  coupler new project digits && cmake -S digits -B digits/build
-)help";
 
 namespace {
 
@@ -145,57 +131,15 @@ std::string prefix_option() {
                : fmt::format(" '-DCMAKE_PREFIX_PATH={}'", prefix.string());
 }
 
-struct Words {
-  std::string kind, name, language = "c";
-};
-
-Words read_words(const std::vector<std::string>& given) {
-  const std::string hint = "see 'coupler new --help'";
-  Words words;
-  std::vector<std::string> plain;
-  bool has_language = false;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const std::string& word = given[i];
-    const bool attached = word.starts_with("--lang=");
-    if (word != "--lang" && !attached) {
-      plain.push_back(word);
-      continue;
-    }
-    has_language = true;
-    words.language = attached ? word.substr(7) : i + 1 < given.size() ? given[++i] : "";
-    if (words.language != "c" && words.language != "c++")
-      refuse_new("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(words.language)),
-                 hint);
-  }
-  if (plain.empty()) refuse_new("", "plugin or project is missing", hint);
-  words.kind = plain[0];
-  if (words.kind != "plugin" && words.kind != "project")
-    refuse_new(words.kind, fmt::format("'{}' is neither plugin nor project", shown(words.kind)),
-               hint);
-  if (plain.size() != 2) refuse_new(words.kind, "exactly one NAME is needed", hint);
-  if (has_language && words.kind == "project" && words.language == "c")
-    refuse_new("--lang", "a project is always in C++", hint);
-  words.name = plain[1];
-  return words;
-}
-
-}  // namespace
-
-int run_new(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  for (const std::string& word : words) {
-    if (word != "--help" && word != "-h") continue;
-    std::fputs(kNewHelp, stdout);
-    return 0;
-  }
-  const auto [kind, name, language] = read_words(words);
+int create(const Arguments& arguments, const std::string& kind) {
+  const std::string name = arguments.place(0);
   check_name(name);
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(name, ignored)))
     refuse_new(name, fmt::format("'{}' already exists", name),
                "choose another name, or run it in another folder");
   try {
-    write(template_of(kind == "plugin" && language == "c++" ? "plugin_cpp" : kind), name);
+    write(template_of(kind), name);
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorCode::kIo, fmt::format("cannot write {}: {}", name, error.code().message()),
                 {.subject = name, .hint = "choose a folder where you may write"});
@@ -204,10 +148,42 @@ int run_new(int argc, char** argv) {
       "Created %s/. Build and test it:\n"
       "  cd %s && cmake -S . -B build%s && cmake --build build && ctest --test-dir build\n",
       name.c_str(), name.c_str(), prefix_option().c_str());
-  if (kind == "plugin")
+  if (kind != "project")
     std::printf("%s/README.md explains how to turn it into a backend for many processes.\n",
                 name.c_str());
   return 0;
+}
+
+int new_plugin(const Arguments& arguments) {
+  const std::string language = arguments.value("--lang", "c");
+  if (language != "c" && language != "c++")
+    refuse_new("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(language)),
+               "see 'coupler new --help'");
+  return create(arguments, language == "c" ? "plugin" : "plugin_cpp");
+}
+
+int new_project(const Arguments& arguments) { return create(arguments, "project"); }
+
+}  // namespace
+
+Command new_command() {
+  return {.name = "new",
+          .summary = "create the skeleton of a plugin or a program",
+          .subcommands = {{.name = "plugin",
+                           .summary =
+                               "a backend in C (the default) or C++ that needs only Coupler's C "
+                               "headers; as generated, it passes `coupler check-plugin --world 1`",
+                           .forms = {"NAME"},
+                           .options = {{"--lang c|c++", "the plugin's language (default: c)"}},
+                           .run = new_plugin},
+                          {.name = "project",
+                           .summary =
+                               "a C++ program with find_package(Coupler), whose test trains on two "
+                               "processes",
+                           .forms = {"NAME"},
+                           .run = new_project}},
+          .description = {"Creates a project in the new folder NAME."},
+          .examples = {"coupler new project digits && cmake -S digits -B digits/build"}};
 }
 
 }  // namespace coupler::cli

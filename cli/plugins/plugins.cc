@@ -6,11 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/commands.h"
 #include "cli/plugins/support.h"
-#include "cli/text/command_line.h"
-#include "cli/text/json_text.h"
-#include "cli/text/table.h"
+#include "cli/text/command.h"
+#include "cli/text/output.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
@@ -56,41 +54,43 @@ nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports) {
   return rows;
 }
 
-const char kPluginsHelp[] =
-    R"help(usage: coupler plugins [--matrix] [--json] [--config FILE] [-o KEY=VALUE]...
+namespace {
 
-Lists the backends and whether each can be used here. The search order is: the folders of
-backend.plugin_path, those of COUPLER_PLUGIN_PATH, ../lib/coupler relative to this program, the
-system's folder, and the built-in backend 'single' for one process.
-
-  --matrix        query each backend, with a communicator of one rank, for the operations, types and
-                  reductions it supports; "all" means those in the column "reductions", and "moved"
-                  types cannot be reduced; a wrapper answers for the base that its options name or
-                  "auto" picks; "?" means that the query failed for the reason printed below
-  --json          print a JSON array of objects instead of tables
-  --config FILE   read FILE instead of ./train.toml
-  -o KEY=VALUE    set one configuration key, e.g. -o backend.plugin_path=/opt/plugins
-
-  coupler plugins --matrix --json
-)help";
-
-int run_plugins(int argc, char** argv) {
-  const CommandLine line = read_command_line(argc, argv, {"--json", "--matrix"});
-  if (line.has("--help")) {
-    std::fputs(kPluginsHelp, stdout);
-    return 0;
-  }
-  const Config config = load_config(line.config);
+int run_plugins(const Arguments& arguments) {
+  const Config config = load_config(arguments.config);
+  const bool as_json = arguments.has("--json");
   std::string text;
-  if (line.has("--matrix")) {
+  if (arguments.has("--matrix")) {
     const std::vector<Support> supports = ask_for_support(config.backend);
-    text = line.has("--json") ? json_text(matrix_json(supports)) : matrix_text(supports);
+    text = as_json ? json_text(matrix_json(supports)) : matrix_text(supports);
   } else {
     const std::vector<PluginReport> reports = list_plugins(config.backend);
-    text = line.has("--json") ? json_text(plugins_json(reports)) : plugin_table(reports);
+    text = as_json ? json_text(plugins_json(reports)) : plugin_table(reports);
   }
   std::fputs(text.c_str(), stdout);
   return 0;
+}
+
+}  // namespace
+
+Command plugins_command() {
+  return {
+      .name = "plugins",
+      .summary = "list the backends and whether they can be used here",
+      .options = {{"--matrix",
+                   "query each backend, with a communicator of one rank, for the operations, types "
+                   "and reductions it supports; \"all\" means those in the column \"reductions\", "
+                   "and \"moved\" types cannot be reduced; a wrapper answers for the base that its "
+                   "options name or \"auto\" picks; \"?\" means that the query failed for the "
+                   "reason printed below"},
+                  {"--json", "print a JSON array of objects instead of tables"}},
+      .config = true,
+      .description = {"Lists the backends and whether each can be used here. The search order is: "
+                      "the folders of backend.plugin_path, those of COUPLER_PLUGIN_PATH, "
+                      "../lib/coupler relative to this program, the system's folder, and the "
+                      "built-in backend 'single' for one process."},
+      .examples = {"coupler plugins --matrix --json"},
+      .run = run_plugins};
 }
 
 }  // namespace coupler::cli

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/subprocess.h"
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 #include "comm/flight_recorder.h"
 #include "comm/raw_communicator.h"
 #include "comm/state.h"

@@ -1,18 +1,15 @@
 // coupler report: writes one page with plots of what a run left in a folder.
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string>
-#include <string_view>
 
 #include "base/durable_file.h"
 #include "base/units.h"
-#include "cli/commands.h"
 #include "cli/report/report_plot.h"
 #include "cli/report/run_record.h"
+#include "cli/text/command.h"
 
 namespace coupler::cli {
 
@@ -204,48 +201,29 @@ std::string summary_text(const RunRecord& run) {
   return text;
 }
 
-}  // namespace
-
-const char kReportHelp[] = R"help(usage: coupler report FOLDER [--output FILE]
-
-Writes one self-contained HTML page with plots of what a run left in FOLDER: the metrics of the
-jsonl tracker, and from profiles (profile.dir) the steps per second, the shares of waiting and
-communication, the memory, and the rank that the others wait for. Also prints a short summary.
-
-  --output FILE  write the page to FILE (default: FOLDER/report.html)
-
-  coupler report runs/digits
-)help";
-
-namespace {}  // namespace
-
-int run_report(int argc, char** argv) {
-  std::string folder, output;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "--help" || word == "-h") {
-      std::fputs(kReportHelp, stdout);
-      return 0;
-    }
-    if (word == "--output" && i + 1 < argc) {
-      output = argv[++i];
-    } else if (word.rfind("--output=", 0) == 0) {
-      output = word.substr(std::strlen("--output="));
-    } else if (folder.empty() && word[0] != '-') {
-      folder = word;
-    } else {
-      throw Error(ErrorCode::kUsage, fmt::format("report: unknown argument '{}'", word),
-                  {.subject = std::string(word), .hint = "see 'coupler report --help'"});
-    }
-  }
-  if (folder.empty())
-    throw Error(ErrorCode::kUsage, "report: FOLDER, the folder of a run, is missing",
-                {.subject = "FOLDER", .hint = "see 'coupler report --help'"});
-  if (output.empty()) output = folder + "/report.html";
+int run_report(const Arguments& arguments) {
+  const std::string folder = arguments.place(0);
+  const std::string output = arguments.value("--output", folder + "/report.html");
   const RunRecord run = read_run(folder);
   replace_file(output, html_page(run));
   std::printf("%s%s\n", summary_text(run).c_str(), output.c_str());
   return 0;
+}
+
+}  // namespace
+
+Command report_command() {
+  return {.name = "report",
+          .summary = "write an HTML report with plots of a run",
+          .forms = {"FOLDER"},
+          .options = {{"--output FILE", "write the page to FILE (default: FOLDER/report.html)"}},
+          .description = {"Writes one self-contained HTML page with plots of what a run left in "
+                          "FOLDER: the metrics of the jsonl tracker, and from profiles "
+                          "(profile.dir) the steps per second, the shares of waiting and "
+                          "communication, the memory, and the rank that the others wait for. Also "
+                          "prints a short summary."},
+          .examples = {"coupler report runs/digits"},
+          .run = run_report};
 }
 
 }  // namespace coupler::cli

@@ -61,8 +61,8 @@ TEST(BenchCollectives, WrongArguments_AreNamedWithTheValidOnes) {
       {{"collectives", "--seconds", "-1"}, "'-1' is not a valid time"},
       {{"collectives", "--fast"}, "unknown argument '--fast'"},
       {{"collectives", "--op"}, "--op needs a value"},
-      {{"collective"}, "unknown benchmark 'collective'"},
-      {{}, "the name of a benchmark is missing"}};
+      {{"collective"}, "unknown subcommand 'collective'; did you mean 'collectives'?"},
+      {{}, "usage: coupler bench collectives"}};
   for (const auto& [arguments, message] : cases) {
     const LaunchResult result = bench(arguments);
     EXPECT_EQ(result.code, 2) << result.output;

@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
               std::string(kFsdp) + "[communication]\ngradients = \"powersgd\"\n",
               {"-n", "2"},
               {"train.toml:6:1: communication.gradients", "the backend shards the model"}},
-        Wrong{"program", "", {"./train"}, {"does not take './train'", "no program is needed"}},
+        Wrong{"program", "", {"./train"}, {"'./train' is one argument too many"}},
         Wrong{"word", "", {"--processes", "2"}, {"--processes"}},
         Wrong{"both", "", {"--no-ranks", "-n", "2"}, {"--no-ranks works only with"}},
         Wrong{"none", "[backend]\nuse = \"absent\"\n", {"-n", "2"}, {"absent"}, 3}),

@@ -309,7 +309,7 @@ TEST(WeightCommands, WrongWords_EndWithTwo_AndTheNearestFlag) {
        "checkpoint convert: unknown argument '--remove-checkpoint-dir'"},
       {{"merge-weights", "a"}, "merge-weights: TARGET is missing after 'a'"},
       {{"checkpoint", "convert"}, "checkpoint convert: SOURCE and TARGET are missing"},
-      {{"merge-weights", "a", "b", "c"}, "merge-weights: unexpected third path 'c'"},
+      {{"merge-weights", "a", "b", "c"}, "merge-weights: 'c' is one argument too many"},
       {{"merge-weights", "a", "b", "--model"}, "merge-weights: --model needs a value"},
       {{"merge-weights", "a", "b", "--model", "-1"},
        "--model must be a number, counted from 0, not '-1'"},

@@ -1,6 +1,5 @@
-"""The documentation of the command line matches the program: documented words are accepted, accepted words
-are documented, every help text ends with an example that parses, and a wrong word is an error on standard
-error.
+"""Help, completion and man pages agree with the tables of the commands: each option is in all three and is
+accepted, every help text ends with an example that parses, and a wrong word is an error on standard error.
 
     words.py COUPLER_PROGRAM SOURCE_DIR
 """
@@ -67,12 +66,6 @@ TRIALS = {
 }
 VALUES = {"N": "2", "M": "2", "R": "0", "P": "29500", "H": "127.0.0.1", "KEY=VALUE": "training.seed=1",
           "FILE": "train.toml", "SIZE": "1G", "SIZE,...": "8", "OP,...": "all_reduce", "S": "1"}
-# Words for internal use, and words that are known only to be rejected with a reason.
-INTERNAL = {"check-plugin": {"--plugin", "--launcher", "--rank-of"}, "merge-weights": {"--unsafe-serialization"}}
-# The sources that read a command's words, if not the file in cli/ with its name.
-SOURCES = {"estimate": ["cli/estimate/estimate_words.cc"],
-           "check-plugin": ["cli/plugins/check_plugin.cc", "tests/matrix/main.cc"],
-           "config": ["cli/config/config.cc", "cli/config/config_check.cc", "cli/config/config_keys.cc"]}
 
 
 def value_of(text, option):
@@ -84,6 +77,18 @@ def value_of(text, option):
     return VALUES.get(value, "x" if value[0].isupper() else value.split("|")[0])
 
 
+def listed(text):
+    """The options that a help text lists."""
+    rows = re.findall(r"^  (-[^\s,]+(?:, -[^\s,]+)*)(?: |$)", text, re.M)
+    return {name for row in rows for name in row.split(", ")}
+
+
+def on_page(command):
+    """The options on a man page."""
+    page = pathlib.Path(work.name, "man", f"coupler-{command}.1").read_text().replace("\\-", "-")
+    return {name for row in re.findall(r"^\.TP\n(.*)$", page, re.M) for name in re.findall(r"\\fB(-.*?)\\fR", row)}
+
+
 def forms(command):
     """Each form's words before its options: (config,), (config, check)."""
     yield (command,)
@@ -92,38 +97,32 @@ def forms(command):
             yield command, word
 
 
+run("completion", "man", os.path.join(work.name, "man"))
 for command in commands:
     documented = set()
     for form in forms(command):
         text = help_of(form)
         own = options(*form)
-        documented |= own if form != ("config", "recommend") else set()
+        documented |= own if form[1:] not in (("recommend",), ("keys",)) else set()  # which have pages of their own
         before, behind = TRIALS.get(form, ([], []))
         for option in sorted(own - {"-h", "--help"}):
-            value = value_of(text + help_of(["launch"]) * (command == "test"), option)
+            value = value_of(text + help_of(["launch"]) * (command in ("test", "config")), option)
             tried = run(*form, *before, option, *([value] if value else []), *behind,
                         PATH="/nowhere" if command == "setup-torch" else environment["PATH"])
             if form == ("bench",):
                 continue  # bench alone is not a form
             check(not UNKNOWN.search(tried.stderr), f"{' '.join(form)} {option} is documented, but:\n{tried.stderr}")
             check("Traceback" not in tried.stderr, tried.stderr)
-    if command in ("launch", "test"):
-        continue  # tests/unit/cli compares launch's table
-    taken = set()
-    named = source.glob(f"cli/*/{command.replace('-', '_')}.cc")
-    files = [source / name for name in SOURCES[command]] if command in SOURCES else list(named)
-    check(files, f"no source of {command} is known")
-    for file in files:
-        code = re.sub(r'R"help\(.*?\)help"', "", file.read_text(), flags=re.S)
-        taken |= set(re.findall(r'"(--?[a-z][a-z-]*)=?"', code))
-    taken -= INTERNAL.get(command, set())
-    if command == "config":
-        documented -= options("launch") - taken  # `config check` passes them on to launch
-    everywhere = {"-h", "--help", "-o", "--config"}
-    check(taken <= documented | everywhere, f"{command} takes {taken - documented - everywhere}, which its help omits")
-    if command not in ("checkpoint",):  # weight_arguments.cc reads the words of its convert
-        check(documented <= taken | everywhere,
-              f"{command} documents {documented - taken - everywhere}, which nothing reads")
+    if command in ("test", "config"):
+        documented -= options("launch") - listed(help_of((command,)))  # which they pass on to launch
+    check(documented == listed(help_of((command,))),
+          f"{command}: completion and help differ in {documented ^ listed(help_of((command,)))}")
+    check(documented == on_page(command), f"{command}: completion and man page differ in {documented ^ on_page(command)}")
+
+# A program of its own reads the options of check-plugin.
+taken = set(re.findall(r'"(--?[a-z][a-z-]*)"', (source / "tests/matrix/main.cc").read_text()))
+taken -= {"--plugin", "--launcher", "--rank-of"}
+check(taken | {"-h", "--help"} == options("check-plugin"), f"check-plugin: {taken ^ options('check-plugin')}")
 
 # Every help ends with an example, and examples parse.
 PATHS = {"setup-torch": "/nowhere"}  # no bash is found there; otherwise it would begin to download

@@ -95,7 +95,7 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
       {{"estimate", "--jsn", "x"}, 2, "unknown argument '--jsn'; did you mean '--json'?"},
       {{"estimate", "--world", "0", "x"}, 2, "--world is '0' but must be a whole number"},
       {{"estimate", "--world"}, 2, "--world needs a value"},
-      {{"estimate", "--limit", "4gb", "x"}, 1, "'4gb' is not a size"},
+      {{"estimate", "--limit", "4gb", "x"}, 2, "'4gb' is not a size"},
       {{"estimate", "config.json"}, 1, "model_type is 'mamba'; known are bert"},
       {{"estimate", "missing.json"}, 1, "cannot open missing.json: No such file"},
       {{"estimate", "--", "./no-such-program"}, 2, "no-such-program"},

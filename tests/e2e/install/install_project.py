@@ -148,7 +148,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-install-") as folder:
     version = ".".join(re.search(rf"#define TORCH_VERSION_{part} (\d+)", header)[1]
                        for part in ("MAJOR", "MINOR", "PATCH"))
     check(f"torch-{version}" in help_text, "setup-torch does not fetch the version that it was built for", help_text)
-    for wrong, reason in ((("--torch", "2.10.0"), "from 2.11.0 on"), (("--torch",), "--torch needs a version"),
+    for wrong, reason in ((("--torch", "2.10.0"), "from 2.11.0 on"), (("--torch",), "--torch needs a value"),
                           (("--torch=newest",), "from 2.11.0 on")):
         refused = run(coupler, "setup-torch", "--prefix", folder / "torches", *wrong, fails=True, env=environment)
         check(reason in refused and not (folder / "torches").exists(), f"{wrong} is accepted", refused)

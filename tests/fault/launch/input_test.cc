@@ -43,7 +43,7 @@ TEST(Launch, ProgramTheKernelRefuses_ExitsWith2_NamingIt) {
 TEST(Launch, WrongOptions_ExitWith2_NamingThem) {
   const auto unknown = run_coupler({"launch", "--prefx", "true"});
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_SAYS(unknown.error, "unknown option '--prefx'; did you mean '--prefix'?");
+  EXPECT_SAYS(unknown.error, "unknown argument '--prefx'; did you mean '--prefix'?");
   for (const char* count : {"0", "-3", "two", "2x", "99999999999"}) {
     const auto result = run_coupler({"launch", "-n", count, "true"});
     EXPECT_EQ(result.code, 2) << count;

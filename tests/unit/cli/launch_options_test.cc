@@ -7,14 +7,12 @@ namespace coupler::cli {
 namespace {
 
 LaunchOptions parse(std::vector<std::string> words) {
-  words.insert(words.begin(), "launch");
   words.emplace_back("./train");
-  std::vector<char*> argv;
-  for (auto& word : words) {
-    argv.push_back(word.data());
-  }
-  argv.push_back(nullptr);
-  return parse_launch_options(static_cast<int>(words.size()), argv.data());
+  const Command launch = {.name = "launch",
+                          .summary = "start",
+                          .forms = {"PROGRAM [ARGUMENT]..."},
+                          .options = launch_options()};
+  return read_launch_options(read_arguments(launch, "launch", words));
 }
 
 std::string refused(const std::vector<std::string>& words) {
@@ -121,8 +119,8 @@ TEST(LaunchOptions, UnknownWords_AreRefused_NamingTheNearest) {
   EXPECT_SAYS(refused({"--num_proceses", "2"}), "did you mean '--num-processes'?");
   EXPECT_SAYS(refused({"--prefx"}), "did you mean '--prefix'?");
   EXPECT_SAYS(refused({"--hostfil=x"}), "did you mean '--hostfile'?");
-  EXPECT_SAYS(refused({"--frobnicate"}), "unknown option '--frobnicate'");
-  EXPECT_SAYS(refused({"-x"}), "unknown option '-x'");
+  EXPECT_SAYS(refused({"--frobnicate"}), "unknown argument '--frobnicate'");
+  EXPECT_SAYS(refused({"-x"}), "unknown argument '-x'");
 }
 
 TEST(LaunchOptions, WrongValues_AreRefused_NamingTheWord) {

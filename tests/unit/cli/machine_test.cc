@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "cli/doctor/checks.h"
-#include "cli/machine/gpu_info.h"
 #include "cli/machine/resource_limits.h"
 #include "cli/machine/small_files.h"
+#include "cli/machine/system_info.h"
 
 namespace coupler::cli {
 namespace {

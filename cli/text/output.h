@@ -1,7 +1,9 @@
-// Human-readable output: a table with aligned columns, a single line. Pure functions.
+// What commands print: tables, single lines, JSON. Pure functions.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace coupler::cli {
@@ -12,5 +14,12 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows);
 // Replaces runs of blanks and control characters, line breaks included, with single blanks: the
 // result is one line without terminal escapes, whatever plugins and files contain.
 std::string one_line(const std::string& text);
+
+// Shows control characters as \\xNN, so that the string is safe to print.
+std::string printable(std::string_view text);
+
+// The output format of every --json. Ends with a line break. Invalid UTF-8 is replaced instead of
+// throwing: strings also come from plugins, files and users.
+std::string json_text(const nlohmann::ordered_json& document);
 
 }  // namespace coupler::cli

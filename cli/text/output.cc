@@ -1,8 +1,9 @@
-#include "cli/text/table.h"
+#include "cli/text/output.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace coupler::cli {
 
@@ -33,6 +34,23 @@ std::string one_line(const std::string& text) {
     }
   }
   return line;
+}
+
+std::string printable(std::string_view text) {
+  std::string clean;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      clean += fmt::format("\\x{:02x}", byte);
+    } else {
+      clean += c;
+    }
+  }
+  return clean;
+}
+
+std::string json_text(const nlohmann::ordered_json& document) {
+  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace coupler::cli
