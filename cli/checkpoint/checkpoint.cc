@@ -13,12 +13,14 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "cli/checkpoint/find_checkpoint.h"
-#include "cli/checkpoint/merge_weights.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "formats/safetensors_header.h"
 
 namespace coupler::cli {
+
+Command convert_command();  // merge_weights.cc
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -39,7 +41,7 @@ uint64_t total_bytes(const checkpoint::Manifest& manifest) {
 }
 
 // "1.5 KiB in 2 files".
-std::string size_text(const checkpoint::Manifest& manifest) {
+std::string summed_size(const checkpoint::Manifest& manifest) {
   const size_t count = manifest.files.size();
   return fmt::format("{} in {} file{}", format_byte_size(total_bytes(manifest)), count,
                      count == 1 ? "" : "s");
@@ -64,7 +66,7 @@ std::string manifest_text(const checkpoint::Manifest& manifest, const std::strin
                        {"Saved at", manifest.saved_at},
                        {"Coupler", printable(manifest.coupler_version)},
                        {"LibTorch", printable(manifest.libtorch_version)},
-                       {"Size", size_text(manifest)}});
+                       {"Size", summed_size(manifest)}});
 }
 
 std::string state_text(const checkpoint::Manifest& manifest) {
@@ -239,7 +241,7 @@ int verify(const std::string& path, bool as_json) {
                 printable(difference.reason).c_str());
   if (!differences.empty()) return 1;
   const checkpoint::Manifest manifest = checkpoint::open_checkpoint(found);
-  std::printf("%s: %s, all as saved.\n", found.c_str(), size_text(manifest).c_str());
+  std::printf("%s: %s, all as saved.\n", found.c_str(), summed_size(manifest).c_str());
   return 0;
 }
 

@@ -1,7 +1,5 @@
 // coupler merge-weights and coupler checkpoint convert: write the weights of a checkpoint for other
 // programs.
-#include "cli/checkpoint/merge_weights.h"
-
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -16,6 +14,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/folders.h"
 #include "cli/checkpoint/find_checkpoint.h"
+#include "cli/text/command.h"
 #include "weights/open_weights.h"
 #include "weights/write_weights.h"
 

@@ -26,8 +26,7 @@
 #include "cli/config/ask.h"
 #include "cli/config/config_import.h"
 #include "cli/config/config_questions.h"
-#include "cli/config/subcommands.h"
-#include "cli/estimate/estimate.h"
+#include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "config/schema.h"
 #include "config/value.h"
@@ -35,9 +34,12 @@
 
 namespace coupler::cli {
 
-// What `coupler config --explain --json` prints. Pure function.
+// Subcommands with sources of their own.
+Command config_check_command(), config_rank_command(), config_keys_command(), recommend_command();
 
 namespace {
+
+// What `coupler config --explain --json` prints. Pure function.
 
 using Json = nlohmann::ordered_json;
 

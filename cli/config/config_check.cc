@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "cli/config/rank_view.h"
-#include "cli/config/subcommands.h"
 #include "cli/launch/launch_options.h"
+#include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "comm/communicator.h"
 #include "comm/raw_communicator.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "cli/config/subcommands.h"
+#include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "config/schema.h"
 #include "config/value.h"

@@ -2,17 +2,27 @@
 // memory that settings need according to them. Single-threaded.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cli/estimate/estimate.h"
 #include "cli/estimate/estimate_report.h"
+#include "config/config.h"
 #include "estimate/settings.h"
 #include "estimate/step_log.h"
 
 namespace coupler::cli {
+
+// What `coupler estimate` and `coupler config recommend` are asked.
+struct EstimateRequest {
+  ConfigRequest config;
+  int64_t world = 0;                 // 0: launch.processes
+  uint64_t limit = 0;                // bytes; 0: none given
+  std::vector<std::string> program;  // after --
+  std::string disk;                  // the folder of settings that use a disk
+};
 
 class ProgramEstimates {
  public:

@@ -8,18 +8,13 @@
 #include <vector>
 
 #include "base/log.h"
-#include "cli/launch/foreign_command.h"
+#include "cli/launch/job_end.h"
 #include "cli/launch/launch_modes.h"
 #include "cli/launch/launch_plan.h"
 #include "cli/launch/leftovers.h"
-#include "cli/launch/log_files.h"
 #include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_environment.h"
-#include "cli/launch/restarts.h"
-#include "cli/launch/via_kubernetes.h"
-#include "cli/launch/via_slurm.h"
-#include "cli/launch/via_torchrun.h"
 #include "cli/process/output_relay.h"
 #include "plugin/resolve.h"
 

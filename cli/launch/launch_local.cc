@@ -5,14 +5,13 @@
 #include <cstring>
 #include <optional>
 
+#include "cli/launch/job_end.h"
 #include "cli/launch/job_host.h"
 #include "cli/launch/launch_modes.h"
-#include "cli/launch/log_files.h"
 #include "cli/launch/rank_end.h"
 #include "cli/launch/rank_environment.h"
-#include "cli/launch/restarts.h"
-#include "cli/launch/stop_schedule.h"
 #include "cli/process/child_loop.h"
+#include "cli/process/output_relay.h"
 
 namespace coupler::cli {
 namespace {

@@ -153,7 +153,7 @@ std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpir
   // this machine, else through mpirun.
   const bool here = stays_on_this_machine(plan);
   Words arguments = {mpirun.path, "-n", std::to_string(plan.processes), "--bind-to",
-                         here ? "none" : bind_word(plan.bind)};
+                     here ? "none" : bind_word(plan.bind)};
   if (plan.host_file.hosts.empty()) {
     arguments.emplace_back("--oversubscribe");  // more ranks than cores are fine
   } else {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/launch/foreign_command.h"
+#include "cli/launch/launch_modes.h"
 #include "cli/launch/launch_plan.h"
 
 namespace coupler::cli {
@@ -38,6 +38,9 @@ Variables shim_variables(const LaunchPlan& plan);
 // In the environment of mpirun only; if the second is set, we have set the first.
 inline constexpr const char* kTopologyParts = "HWLOC_COMPONENTS";
 inline constexpr const char* kShimTopologyParts = "COUPLER_SHIM_TOPOLOGY_PARTS";
+
+// Starts the ranks through Open MPI's mpirun and `coupler rank-shim`; in launch_mpi.cc.
+JobEnd launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun);
 
 // The command that starts the ranks directly, on any machines.
 ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun);

@@ -23,13 +23,13 @@
 #include <vector>
 
 #include "base/process.h"
-#include "cli/launch/log_files.h"
 #include "cli/launch/mpi_folder.h"
 #include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_end.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/process/child_loop.h"
+#include "cli/process/output_relay.h"
 #include "cli/text/command.h"
 #include "rendezvous/join.h"
 #include "rendezvous/process_info.h"

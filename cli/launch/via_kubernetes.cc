@@ -1,5 +1,4 @@
-#include "cli/launch/via_kubernetes.h"
-
+// --via k8s: the manifest, a JobSet or a PyTorchJob.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/launch/foreign_command.h"
+#include "cli/launch/launch_modes.h"
 
 namespace coupler::cli {
 namespace {

@@ -19,7 +19,6 @@
 #include "cli/process/run_and_read.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
-#include "cli/text/words.h"
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
 #include "rendezvous/process_info.h"

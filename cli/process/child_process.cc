@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "cli/text/words.h"
+#include "cli/process/run_and_read.h"
 
 namespace coupler::cli {
 

@@ -53,6 +53,14 @@ void write_all(int fd, std::string_view text);
 // Opens a file for appending and creates it if missing; empty for "". Throws Error(kIo) naming it.
 UniqueFd open_log(const std::string& path);
 
+// The files of --log-dir.
+// Creates the folder and its parents, and checks that files can be created in it. Throws Error(kIo)
+// naming it.
+void make_log_folder(const std::string& folder);
+
+// "FOLDER/rank-3.log"; "" without a folder.
+std::string log_path(const std::string& folder, int rank);
+
 // A pipe whose reading end, which is ours, never blocks.
 Pipe make_output_pipe();
 

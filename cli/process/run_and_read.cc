@@ -17,8 +17,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "cli/text/words.h"
-
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
 namespace coupler::cli {
@@ -29,7 +27,7 @@ constexpr size_t kMaxOutput = 65536;
 
 // Starts argv in its own process group, with standard output to write_end and the rest to
 // /dev/null.
-std::optional<pid_t> start(const std::vector<std::string>& argv, int write_end) {
+std::optional<pid_t> start_program(const std::vector<std::string>& argv, int write_end) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
@@ -86,7 +84,7 @@ std::optional<std::string> run_and_read(const std::vector<std::string>& argv,
   const Clock::time_point end = Clock::now() + deadline;
   std::array<int, 2> ends = {-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
-  const std::optional<pid_t> pid = start(argv, ends[1]);
+  const std::optional<pid_t> pid = start_program(argv, ends[1]);
   close(ends[1]);
   std::optional<std::string> text;
   if (pid) {
@@ -119,6 +117,14 @@ void become(const std::vector<std::string>& command, const std::string& hint) {
   ::execv(command[0].c_str(), argv_of(command).data());
   throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),
               {.subject = command[0], .hint = hint});
+}
+
+std::vector<char*> argv_of(const std::vector<std::string>& words) {
+  std::vector<char*> result;
+  result.reserve(words.size() + 1);
+  for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
+  result.push_back(nullptr);
+  return result;
 }
 
 }  // namespace coupler::cli

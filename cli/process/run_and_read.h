@@ -16,9 +16,12 @@ std::optional<std::string> run_and_read(const std::vector<std::string>& argv,
 // The first executable file of that name in PATH; "" if there is none.
 std::string find_in_path(const std::string& program);
 
-// become: replaces this process with another of Coupler's programs. Single-threaded.
+// A null-terminated argv that points into words, which must outlive it unchanged. The callers that
+// take it, exec included, do not write to its characters.
+std::vector<char*> argv_of(const std::vector<std::string>& words);
 
-// command[0] is a path. Throws Error(kIo) if it cannot be run.
+// Replaces this process with another of Coupler's programs. command[0] is a path. Throws Error(kIo)
+// if it cannot be run.
 [[noreturn]] void become(const std::vector<std::string>& command, const std::string& hint);
 
 }  // namespace coupler::cli

@@ -165,7 +165,8 @@ class Reader {
       }
     }
     arguments_.refuse(
-        fmt::format("unknown argument '{}'{}", name, did_you_mean(with_dashes(name), known)), name);
+        fmt::format("unknown argument '{}'{}", name, did_you_mean(with_dashes(name), known)), name,
+        hint());
   }
 
   void check_places(bool dashes) const {
@@ -178,20 +179,32 @@ class Reader {
     const bool no_program = form.program == Form::Program::kNone;
     if (places.size() > most || (no_program && !arguments_.program.empty())) {
       const std::string& word = places.size() > most ? places[most] : arguments_.program[0];
-      arguments_.refuse(fmt::format("'{}' is one argument too many", word), word);
+      arguments_.refuse(fmt::format("'{}' is one argument too many", word), word, hint());
     }
     std::vector<std::string> missing(
         form.required.begin() +
             static_cast<ptrdiff_t>(std::min(places.size(), form.required.size())),
         form.required.end());
+    if (!missing.empty())
+      arguments_.refuse(
+          fmt::format("{} {} missing{}", fmt::join(missing, " and "),
+                      missing.size() == 1 ? "is" : "are",
+                      places.empty() ? "" : fmt::format(" after '{}'", places.back())),
+          missing[0]);
     if (!no_program && arguments_.program.empty())
-      missing.emplace_back(dashes || form.program == Form::Program::kNext ? "PROGRAM"
-                                                                          : "-- PROGRAM");
-    if (missing.empty()) return;
-    arguments_.refuse(fmt::format("{} {} missing{}", fmt::join(missing, " and "),
-                                  missing.size() == 1 ? "is" : "are",
-                                  places.empty() ? "" : fmt::format(" after '{}'", places.back())),
-                      missing[0]);
+      arguments_.refuse("no program was given", "PROGRAM", hint());
+  }
+
+  // For words that may be a program's.
+  std::string hint() const {
+    const bool after_dashes = std::any_of(forms_.begin(), forms_.end(), [](const Form& form) {
+      return form.program == Form::Program::kAfterDashes;
+    });
+    return after_dashes ? fmt::format(
+                              "a program comes after --: coupler {0} -- ./program; see "
+                              "'coupler {0} --help'",
+                              arguments_.command)
+                        : "";
   }
 
   const Command& command_;
@@ -312,6 +325,18 @@ void Arguments::refuse(const std::string& problem, const std::string& subject,
               {.subject = subject,
                .hint = hint.empty() ? fmt::format("'coupler {} --help' lists the options", command)
                                     : hint});
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
 }
 
 Arguments read_arguments(const Command& command, const std::string& name,

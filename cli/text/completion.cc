@@ -151,8 +151,7 @@ void add_values(Completions& result, const std::vector<Option>& options, const s
     } else if (!value.empty() && value[0] >= 'A' && value[0] <= 'Z') {
       result.add_path(value);
     } else {
-      std::istringstream values(value);
-      for (std::string one; std::getline(values, one, '|');) result.add(before + one, option.doc);
+      for (const std::string& one : split(value, '|')) result.add(before + one, option.doc);
     }
   }
 }

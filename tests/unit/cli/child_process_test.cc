@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/process/end_watch.h"
+#include "cli/process/run_and_read.h"
 
 namespace coupler::cli {
 namespace {
@@ -59,6 +60,14 @@ TEST(ChildProcess, WatchedBeforeTheyAreLetGo_EndInTheirOrder) {
     ASSERT_TRUE(ends(second, kPatience));
     EXPECT_EQ(watch.take(), (std::vector<size_t>{0, 1}));
   }
+}
+
+TEST(Words, Argv_EndsWithNull) {
+  const std::vector<std::string> words = {"launch", "-n", "2"};
+  const std::vector<char*> argv = argv_of(words);
+  ASSERT_EQ(argv.size(), 4u);
+  for (size_t i = 0; i < words.size(); ++i) EXPECT_STREQ(argv[i], words[i].c_str());
+  EXPECT_EQ(argv[3], nullptr);
 }
 
 }  // namespace

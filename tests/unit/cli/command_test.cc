@@ -61,6 +61,12 @@ TEST(Command, Options_AreTakenApart) {
   EXPECT_EQ(forms_of(copy(command))[0].required, (Words{"FROM", "TO"}));
 }
 
+TEST(Words, Split_KeepsEmptyParts) {
+  EXPECT_EQ(split("8,64K,", ','), (Words{"8", "64K", ""}));
+  EXPECT_EQ(split("none", '|'), Words{"none"});
+  EXPECT_EQ(split("", ','), Words{""});
+}
+
 TEST(Command, Words_AreRead_InEverySpelling) {
   for (const Words& words :
        {Words{"a", "b", "--some-size", "8", "--must=1"}, Words{"-s8", "a", "--must", "1", "b"},
@@ -107,7 +113,8 @@ TEST(Command, Program_TakesTheRestOfTheLine) {
                 read_arguments(after, "try", {"file", "--", "x"});
               }),
               "'file' is one argument too many");
-  EXPECT_SAYS(refusal([&] { read_arguments(after, "try", {"--"}); }), "PROGRAM is missing");
+  EXPECT_SAYS(refusal([&] { read_arguments(after, "try", {"--"}); }),
+              "no program was given\n  hint: a program comes after --: coupler try -- ./program");
 }
 
 TEST(Command, Help_ShowsTheTable) {

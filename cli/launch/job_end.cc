@@ -1,12 +1,14 @@
-#include "cli/launch/restarts.h"
+#include "cli/launch/job_end.h"
 
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <system_error>
 #include <thread>
@@ -16,6 +18,42 @@
 #include "cli/process/output_relay.h"
 
 namespace coupler::cli {
+
+void StopSchedule::failed(Deadline first, std::optional<Deadline> cause) {
+  if (stage_ == Stage::kRunning) {
+    stage_ = Stage::kSettling;
+  }
+  if (stage_ == Stage::kSettling) {
+    const Deadline latest = first + times_.settle_without_cause;
+    next_ = cause ? std::min(*cause + times_.settle, latest) : latest;
+  }
+}
+
+void StopSchedule::interrupted(Deadline when) {
+  ++interrupts_;
+  told_ = true;
+  if (stage_ == Stage::kKilled) {
+    return;
+  }
+  stage_ = Stage::kTerminating;
+  next_ = interrupts_ > 1 ? when : when + times_.interrupted;
+}
+
+std::optional<int> StopSchedule::due(Deadline now) {
+  if (!next_ || now < *next_) {
+    return std::nullopt;
+  }
+  told_ = true;
+  if (stage_ == Stage::kSettling) {
+    stage_ = Stage::kTerminating;
+    next_ = now + times_.terminate;
+    return SIGTERM;
+  }
+  stage_ = Stage::kKilled;
+  next_.reset();
+  return SIGKILL;
+}
+
 namespace {
 
 // Time for the launchers of the other machines to notice the failure.

@@ -1,13 +1,124 @@
-#include "cli/launch/via_slurm.h"
+#include "cli/launch/launch_modes.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <optional>
 
+#include "cli/launch/job_end.h"
+#include "cli/launch/rank_end.h"
+#include "cli/process/child_loop.h"
+#include "cli/process/output_relay.h"
 #include "cli/process/run_and_read.h"
 
 namespace coupler::cli {
+
+JobEnd run_foreign(const ForeignCommand& command) {
+  ChildLoop loop;
+  ChildCommand child;
+  child.path = command.arguments.front();
+  child.arguments = command.arguments;
+  child.environment = environment_with(command.added);
+  loop.start(std::move(child), {}, true);
+  loop.check_started(command.launcher);
+  StopSchedule schedule{StopSchedule::Times{}};
+  std::optional<int> interrupt;
+  int status = 0;
+  while (loop.running() > 0) {
+    const auto events = loop.wait(schedule.next());
+    const auto now = std::chrono::steady_clock::now();
+    for (const int signal : events.signals) {
+      if (signal == SIGTSTP) {
+        loop.suspend();
+        continue;
+      }
+      loop.child(0).signal(signal);
+      if (signal != SIGUSR1 && signal != SIGUSR2) {
+        interrupt = signal;
+        schedule.interrupted(now);
+      }
+    }
+    for (const auto& ended : events.ended) {
+      status = ended.status;
+    }
+    if (const auto signal = schedule.due(now)) {
+      loop.child(0).signal(*signal);
+    }
+  }
+  loop.finish_output();
+  if (interrupt) {
+    write_all(
+        2, fmt::format("coupler: ended by signal {} ({})\n", *interrupt, ::strsignal(*interrupt)));
+  } else if (status != 0) {
+    write_all(2, fmt::format("coupler: {} {}\n", command.launcher, describe_status(status)));
+  }
+  return {exit_code_of(status), interrupt.has_value()};
+}
+
+std::string shell_word(const std::string& text) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "'";
+  for (const char c : text) {
+    quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return quoted + "'";
+}
+
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const auto& word : words) {
+    line += (line.empty() ? "" : " ") + shell_word(word);
+  }
+  return line;
+}
+
+// torchrun
+
+ForeignCommand torchrun_command(const LaunchPlan& plan, int max_restarts) {
+  const auto torchrun = find_in_path("torchrun");
+  if (torchrun.empty()) {
+    fail_usage("--via torchrun: torchrun was not found in PATH", "--via",
+               "install it (pip install torch), or omit --via: `coupler launch` does not need "
+               "Python");
+  }
+  // The variables include OMP_NUM_THREADS, which torchrun would otherwise set to 1.
+  ForeignCommand command{"torchrun", {torchrun}, local_variables(plan)};
+  auto& words = command.arguments;
+  if (plan.machines == 1) {
+    words.emplace_back("--standalone");
+  } else {
+    words.push_back(fmt::format("--nnodes={}", plan.machines));
+    words.push_back(fmt::format("--node-rank={}", plan.machine_rank));
+    words.push_back(fmt::format("--master-addr={}", plan.main_address));
+    words.push_back(fmt::format("--master-port={}", plan.main_port));
+  }
+  words.push_back(fmt::format("--nproc-per-node={}", plan.per_machine()));
+  words.emplace_back("--no-python");
+  if (max_restarts > 0) {
+    words.push_back(fmt::format("--max-restarts={}", max_restarts));
+  }
+  if (!plan.log_dir.empty()) {
+    words.push_back(fmt::format("--log-dir={}", plan.log_dir));
+  }
+  if (plan.prefix || !plan.log_dir.empty()) {
+    words.emplace_back("--tee=3");  // both outputs, to file and terminal
+  }
+  words.push_back(plan.path);
+  words.insert(words.end(), plan.arguments.begin() + 1, plan.arguments.end());
+  return command;
+}
+
+// Slurm
+
 namespace {
 
 std::vector<std::string> srun_words(const LaunchPlan& plan, const std::string& srun) {
