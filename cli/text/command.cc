@@ -17,8 +17,8 @@ namespace coupler::cli {
 namespace {
 
 constexpr Option kConfigFile = {"--config FILE", "read FILE instead of ./train.toml"};
-constexpr Option kSetting = {"-o KEY=VALUE",
-                             "set one configuration key, e.g. -o backend.use=mpi; may be repeated"};
+constexpr Option kSetting = {
+    "-o KEY=VALUE", "set one configuration key, e.g. -o backend.timeout=30s; may be repeated"};
 constexpr Option kHelp = {"-h, --help", "print this help"};
 
 bool is_long(std::string_view name) { return name.starts_with("--"); }
