@@ -26,7 +26,7 @@ nlohmann::json read_json_file(const std::string& path, const std::string& hint) 
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& problem) {
     throw Error(ErrorCode::kIo,
-                fmt::format("{} is not valid JSON: {}", path, shown(problem.what())),
+                fmt::format("{} is not valid JSON: {}", path, for_message(problem.what())),
                 {.subject = path, .hint = kAsWritten});
   }
 }
@@ -53,7 +53,7 @@ void JsonObject::mistyped(const char* key, const char* wanted) const {
   const nlohmann::json* const value = find(key);
   refuse(key,
          value == nullptr ? "is missing"
-                          : fmt::format("must be {}, not {}", wanted, shown(value->dump())),
+                          : fmt::format("must be {}, not {}", wanted, for_message(value->dump())),
          kAsWritten);
 }
 

@@ -43,7 +43,7 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> connect(Session& session) {
                                                      options);
 }
 
-Contender reference(const c10::intrusive_ptr<c10d::ProcessGroupGloo>& group) {
+Candidate reference(const c10::intrusive_ptr<c10d::ProcessGroupGloo>& group) {
   return {.name = "c10d ProcessGroupGloo", .prepare = [group](float* data, uint64_t count) {
             auto tensors = std::make_shared<std::vector<at::Tensor>>();
             tensors->push_back(at::from_blob(data, {static_cast<int64_t>(count)}, at::kFloat));
@@ -55,7 +55,7 @@ void run(int argc, char** argv) {
   at::set_num_threads(1);
   Session session(argc, argv);
   const auto group = connect(session);
-  const Contender c10d = reference(group);
+  const Candidate c10d = reference(group);
   std::vector<float> warm_up(static_cast<size_t>(kWarmUpCount));
   const auto operation = c10d.prepare(warm_up.data(), warm_up.size());
   for (int i = 0; i < 3; ++i) operation();

@@ -52,7 +52,7 @@ std::shared_ptr<gloo::Context> connect(Session& session) {
   return context;
 }
 
-Contender function_style(const std::shared_ptr<gloo::Context>& context, const char* name,
+Candidate function_style(const std::shared_ptr<gloo::Context>& context, const char* name,
                          gloo::AllreduceOptions::Algorithm algorithm) {
   return {.name = name, .prepare = [=](float* data, uint64_t count) {
             auto options = std::make_shared<gloo::AllreduceOptions>(context);
@@ -64,7 +64,7 @@ Contender function_style(const std::shared_ptr<gloo::Context>& context, const ch
           }};
 }
 
-Contender halving_doubling(const std::shared_ptr<gloo::Context>& context) {
+Candidate halving_doubling(const std::shared_ptr<gloo::Context>& context) {
   return {.name = "gloo halving-doubling", .prepare = [=](float* data, uint64_t count) {
             auto algorithm = std::make_shared<gloo::AllreduceHalvingDoubling<float>>(
                 context, std::vector<float*>{data}, static_cast<int>(count));
@@ -76,8 +76,8 @@ void run(int argc, char** argv) {
   using Algorithm = gloo::AllreduceOptions::Algorithm;
   Session session(argc, argv);
   const auto context = connect(session);
-  const Contender ring = function_style(context, "gloo ring", Algorithm::RING);
-  const Contender bcube = function_style(context, "gloo bcube", Algorithm::BCUBE);
+  const Candidate ring = function_style(context, "gloo ring", Algorithm::RING);
+  const Candidate bcube = function_style(context, "gloo bcube", Algorithm::BCUBE);
   std::vector<float> warm_up(kWarmUpCount);
   const auto operation = ring.prepare(warm_up.data(), warm_up.size());
   for (int i = 0; i < 3; ++i) operation();

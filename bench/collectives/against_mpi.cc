@@ -19,14 +19,14 @@ void run(int argc, char** argv) {
   Session session(argc, argv);  // initializes and finalizes MPI
   MPI_Comm raw = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &raw), "MPI_Comm_dup");
-  const Contender blocking{
+  const Candidate blocking{
       .name = "MPI_Allreduce", .prepare = [raw](float* data, uint64_t count) {
         return [raw, data, elements = static_cast<int>(count)] {
           check(MPI_Allreduce(MPI_IN_PLACE, data, elements, MPI_FLOAT, MPI_SUM, raw),
                 "MPI_Allreduce");
         };
       }};
-  const Contender asynchronous{
+  const Candidate asynchronous{
       .name = "MPI_Iallreduce+MPI_Wait", .prepare = [raw](float* data, uint64_t count) {
         return [raw, data, elements = static_cast<int>(count)] {
           MPI_Request request = MPI_REQUEST_NULL;

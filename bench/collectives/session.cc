@@ -107,7 +107,7 @@ Session::Session(int argc, char** argv)
         {.subject = "contest", .hint = "start it with bench/run"});
   }
   if (pin) bind_to_core(process_.local_rank);
-  store_ = join_store(process_, config_);
+  store_ = open_job_store(process_, config_);
   communicator_ = Communicator::create({.plugin = Plugin::load(config_.backend),
                                         .process = process_,
                                         .store = store_,
@@ -115,19 +115,19 @@ Session::Session(int argc, char** argv)
                                         .name = "contest"});
 }
 
-Contender Session::blocking() {
+Candidate Session::blocking() {
   return {.name = "coupler blocking", .prepare = [this](float* data, uint64_t count) {
             return [this, op = all_reduce(data, count)] { communicator_->run(op); };
           }};
 }
 
-Contender Session::asynchronous() {
+Candidate Session::asynchronous() {
   return {.name = "coupler asynchronous", .prepare = [this](float* data, uint64_t count) {
             return [this, op = all_reduce(data, count)] { communicator_->submit(op).wait(); };
           }};
 }
 
-void Session::hold(const std::vector<Contender>& contenders) {
+void Session::hold(const std::vector<Candidate>& candidates) {
   const auto agree = [this](int64_t value) {
     db_op op{};
     op.kind = DB_BROADCAST;
@@ -137,10 +137,10 @@ void Session::hold(const std::vector<Contender>& contenders) {
     communicator_->run(op);
     return value;
   };
-  const auto results = hold_contest(contenders, plan_, rank(), world(), agree);
+  const auto results = run_comparison(candidates, plan_, rank(), world(), agree);
   if (rank() != 0) return;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const ContestResult& result : results) {
+  for (const ComparisonResult& result : results) {
     rows.push_back({{"name", result.name},
                     {"bytes", result.bytes},
                     {"medians_us", result.medians_us},

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "contest.h"
+#include "comparison.h"
 
 namespace coupler::bench {
 
@@ -23,17 +23,17 @@ class Session {
   Store& store() { return *store_; }
   Communicator& communicator() { return *communicator_; }
 
-  Contender blocking();      // Communicator::run
-  Contender asynchronous();  // Communicator::submit, Work::wait
+  Candidate blocking();      // Communicator::run
+  Candidate asynchronous();  // Communicator::submit, Work::wait
 
   // Runs the contest and writes rank 0's results to --out as a JSON array of {name, bytes,
   // medians_us, p99_us}.
-  void hold(const std::vector<Contender>& contenders);
+  void hold(const std::vector<Candidate>& candidates);
 
  private:
   Config config_;
   ProcessInfo process_;
-  ContestPlan plan_;
+  ComparisonPlan plan_;
   std::string out_;
   std::shared_ptr<Store> store_;
   std::shared_ptr<Communicator> communicator_;

@@ -50,12 +50,12 @@ std::unique_ptr<coupler::Residency> manage(torch::nn::Module& module, coupler::B
                                                         coupler::ResidencyOptions{});
   auto unit = std::make_unique<coupler::Unit>();
   for (at::Tensor& parameter : module.parameters()) {
-    auto home = std::make_unique<coupler::Home>();
-    home->offset = unit->bytes;
+    auto managed = std::make_unique<coupler::ManagedStorage>();
+    managed->offset = unit->bytes;
     unit->bytes += parameter.nbytes();
-    parameter.set_data(coupler::make_managed(*home, parameter.sizes(), at::kFloat));
+    parameter.set_data(coupler::make_managed(*managed, parameter.sizes(), at::kFloat));
     coupler::put_intercept(parameter);
-    unit->homes.push_back(std::move(home));
+    unit->storages.push_back(std::move(managed));
   }
   residency->add(std::move(unit));
   return residency;

@@ -30,9 +30,9 @@ double microseconds_since(Clock::time_point start) {
 }
 
 template <class Optimizer>
-class Contest {
+class Comparison {
  public:
-  explicit Contest(coupler::Accelerator& accelerator) : accelerator_(accelerator) {}
+  explicit Comparison(coupler::Accelerator& accelerator) : accelerator_(accelerator) {}
 
   double by_hand() {
     const auto start = Clock::now();
@@ -67,13 +67,13 @@ class Contest {
 
 template <class Optimizer>
 void run(coupler::Accelerator& accelerator, const char* name, int rounds) {
-  Contest<Optimizer> contest(accelerator);
-  contest.by_hand();
-  contest.ours();
+  Comparison<Optimizer> comparison(accelerator);
+  comparison.by_hand();
+  comparison.ours();
   for (int round = 0; round < rounds; ++round) {
     const bool hand_first = round % 2 == 0;
-    const double first = hand_first ? contest.by_hand() : contest.ours();
-    const double second = hand_first ? contest.ours() : contest.by_hand();
+    const double first = hand_first ? comparison.by_hand() : comparison.ours();
+    const double second = hand_first ? comparison.ours() : comparison.by_hand();
     std::printf("%s %.4f %.4f\n", name, hand_first ? first : second, hand_first ? second : first);
   }
 }

@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kBatch = 16, kSequence = 128, kVocabulary = 256, kMicroBatches = 8;
 
-at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
-  return at::cross_entropy_loss(scores.reshape({-1, kVocabulary}), target.reshape({-1}));
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& target) {
+  return at::cross_entropy_loss(logits.reshape({-1, kVocabulary}), target.reshape({-1}));
 }
 
 }  // namespace
@@ -65,8 +65,8 @@ int program(int argc, char** argv) {
                                   {.micro_batches = kMicroBatches,
                                    .example_inputs = {data.narrow(0, 0, kBatch / kMicroBatches)}}));
     infer = [&] {
-      const at::Tensor scores = pipeline[0].forward(data);
-      figure = scores.defined() ? loss_of(scores, target).item<double>() : 0;
+      const at::Tensor logits = pipeline[0].forward(data);
+      figure = logits.defined() ? loss_of(logits, target).item<double>() : 0;
     };
     backward = [&] { figure = pipeline[0].train_step(data, target, loss_of); };
   }

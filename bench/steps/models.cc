@@ -76,8 +76,8 @@ std::vector<Batch> gpt_batches(uint64_t seed) {
 
 std::vector<Batch> gpt2_small_batches(uint64_t seed) { return text_batches(seed, 50304, 8, 1024); }
 
-at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target) {
-  return at::cross_entropy_loss(scores.reshape({-1, scores.size(-1)}), target.reshape(-1));
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& target) {
+  return at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), target.reshape(-1));
 }
 
 }  // namespace coupler::bench

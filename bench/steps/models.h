@@ -33,6 +33,6 @@ std::vector<Batch> mlp_batches(uint64_t seed);  // of 64 rows
 std::vector<Batch> gpt_batches(uint64_t seed);  // of 4 sequences of 64 tokens
 std::vector<Batch> gpt2_small_batches(uint64_t seed);  // of 8 sequences of 1024 tokens
 
-at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& target);
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& target);
 
 }  // namespace coupler::bench

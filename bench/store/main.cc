@@ -23,7 +23,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-double measure(coupler::MeetingPlan plan, coupler::MeetingPlan::Kind kind) {
+double measure(coupler::RendezvousPlan plan, coupler::RendezvousPlan::Kind kind) {
   plan.kind = kind;
   const auto secret = coupler::random_bytes32();
   const coupler::StoreServer server(secret, {.members = static_cast<size_t>(plan.ranks)});
@@ -39,8 +39,8 @@ double measure(coupler::MeetingPlan plan, coupler::MeetingPlan::Kind kind) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using Kind = coupler::MeetingPlan::Kind;
-  coupler::MeetingPlan plan;
+  using Kind = coupler::RendezvousPlan::Kind;
+  coupler::RendezvousPlan plan;
   int rounds = 5;
   for (int i = 1; i + 1 < argc; i += 2) {
     const int value = std::atoi(argv[i + 1]);

@@ -24,13 +24,13 @@ namespace coupler {
 namespace {
 
 using namespace store_wire;
-using Kind = MeetingPlan::Kind;
+using Kind = RendezvousPlan::Kind;
 
 constexpr auto kDeadline = std::chrono::seconds(120);
 
 class Rank {
  public:
-  Rank(const MeetingPlan& plan, const Bytes32& secret, const std::string& expected, int rank)
+  Rank(const RendezvousPlan& plan, const Bytes32& secret, const std::string& expected, int rank)
       : plan_(plan), secret_(secret), expected_(expected), rank_(rank) {}
 
   bool connect(const sockaddr_in& address) {
@@ -193,7 +193,7 @@ class Rank {
     return sent == static_cast<ssize_t>(bytes.size()) ? "" : "a request was not sent completely";
   }
 
-  const MeetingPlan& plan_;
+  const RendezvousPlan& plan_;
   const Bytes32& secret_;
   const std::string& expected_;  // all ranks' values, in wire format
   const int rank_;
@@ -208,9 +208,10 @@ class Rank {
 };
 
 // Every threads-th rank, starting at `first`.
-class Crowd {
+class RankGroup {
  public:
-  Crowd(const MeetingPlan& plan, const Bytes32& secret, const std::string& expected, int first)
+  RankGroup(const RendezvousPlan& plan, const Bytes32& secret, const std::string& expected,
+            int first)
       : poll_(::epoll_create1(EPOLL_CLOEXEC)) {
     for (int rank = first; rank < plan.ranks; rank += plan.threads) {
       ranks_.push_back(std::make_unique<Rank>(plan, secret, expected, rank));
@@ -271,8 +272,8 @@ std::string value_of_rank(int rank, size_t bytes) {
   return value.replace(0, std::min(number.size(), bytes), number.substr(0, bytes));
 }
 
-MeetingResult meet(const std::string& host, int port, const Bytes32& secret,
-                   const MeetingPlan& plan) {
+RendezvousResult meet(const std::string& host, int port, const Bytes32& secret,
+                      const RendezvousPlan& plan) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
@@ -281,17 +282,17 @@ MeetingResult meet(const std::string& host, int port, const Bytes32& secret,
   for (int rank = 0; rank < plan.ranks; ++rank) {
     append_rank_value(expected, value_of_rank(rank, plan.value_bytes));
   }
-  std::vector<std::unique_ptr<Crowd>> crowds;
+  std::vector<std::unique_ptr<RankGroup>> groups;
   for (int first = 0; first < plan.threads; ++first) {
-    crowds.push_back(std::make_unique<Crowd>(plan, secret, expected, first));
+    groups.push_back(std::make_unique<RankGroup>(plan, secret, expected, first));
   }
-  MeetingResult result;
+  RendezvousResult result;
   std::mutex mutex;
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;
-  for (auto& crowd : crowds) {
-    threads.emplace_back([&, crowd = crowd.get()] {
-      const auto problem = crowd->run(address);
+  for (auto& group : groups) {
+    threads.emplace_back([&, group = group.get()] {
+      const auto problem = group->run(address);
       const std::lock_guard lock(mutex);
       if (result.problem.empty()) {
         result.problem = problem;
@@ -302,8 +303,8 @@ MeetingResult meet(const std::string& host, int port, const Bytes32& secret,
     thread.join();
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  for (const auto& crowd : crowds) {
-    result.met += crowd->met();
+  for (const auto& group : groups) {
+    result.met += group->met();
   }
   return result;
 }

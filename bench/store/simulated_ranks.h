@@ -10,7 +10,7 @@
 
 namespace coupler {
 
-struct MeetingPlan {
+struct RendezvousPlan {
   enum class Kind {
     kAll,       // each rank gets all ranks' values in one request
     kVerdict,   // rank 0 gets all values in one request and sets a verdict for the others
@@ -23,14 +23,14 @@ struct MeetingPlan {
   std::string name = "meet";  // prefix of the keys
 };
 
-struct MeetingResult {
+struct RendezvousResult {
   double seconds = 0;   // from the first connect to the last rank's last answer
   int met = 0;          // ranks that got all correct replies
   std::string problem;  // the first problem
 };
 
-MeetingResult meet(const std::string& host, int port, const Bytes32& secret,
-                   const MeetingPlan& plan);
+RendezvousResult meet(const std::string& host, int port, const Bytes32& secret,
+                      const RendezvousPlan& plan);
 
 // The value that a rank sets and the others expect.
 std::string value_of_rank(int rank, size_t bytes);

@@ -38,7 +38,8 @@ ImportRule precision_word() {
       return {};
     }
     if (is_left_open(value)) return left_open();
-    return fmt::format("'{}' is not one of no, fp16, bf16, fp8: left at its default", shown(value));
+    return fmt::format("'{}' is not one of no, fp16, bf16, fp8: left at its default",
+                       for_message(value));
   };
 }
 
@@ -64,7 +65,7 @@ std::string distributed_type(ConfigDraft& draft, const std::string& value) {
              kOtherHardware.end()) {
     return "needs a plugin from the hardware vendor";
   } else {
-    return fmt::format("'{}' is not an Accelerate type: left at its default", shown(value));
+    return fmt::format("'{}' is not an Accelerate type: left at its default", for_message(value));
   }
   return {};
 }
@@ -197,7 +198,7 @@ const ImportRules& accelerate_rules() {
        [](ConfigDraft&, const std::string& value) -> std::string {
          return value == "1" || is_left_open(value)
                     ? "nothing to set"
-                    : fmt::format("an option of coupler launch: --machines {}", shown(value));
+                    : fmt::format("an option of coupler launch: --machines {}", for_message(value));
        }},
       {"machine_rank", word_of_launch("--machine-rank {}")},
       {"main_process_ip", word_of_launch("--main-address {}")},
@@ -206,7 +207,7 @@ const ImportRules& accelerate_rules() {
        [](ConfigDraft&, const std::string& value) -> std::string {
          return lower(value) == "all" || is_left_open(value)
                     ? "nothing to set"
-                    : fmt::format("set CUDA_VISIBLE_DEVICES={} instead", shown(value));
+                    : fmt::format("set CUDA_VISIBLE_DEVICES={} instead", for_message(value));
        }},
       {"rdzv_backend", always("ranks meet in the launcher's store")},
       {"rdzv_conf", always("ranks meet in the launcher's store")},
@@ -233,7 +234,7 @@ const ImportRules& accelerate_rules() {
          if (is_left_open(value)) return left_open();
          draft.set("backend.use", std::string("mpi"));
          return fmt::format("also needs options of coupler launch: --via mpirun --hostfile {}",
-                            shown(value));
+                            for_message(value));
        }},
       {"mpirun_config.mpirun_ccl", always("Open MPI needs no such setting")},
       {"fp8_config.fp8_format", as_word("training.fp8_format", {"hybrid", "e4m3"})},
@@ -304,9 +305,9 @@ const ImportRules& accelerate_rules() {
       {"deepspeed_config.deepspeed_moe_layer_cls_names", always("modules are gathered on demand")},
       {"deepspeed_config.deepspeed_config_file",
        [](ConfigDraft&, const std::string& value) -> std::string {
-         return is_left_open(value)
-                    ? left_open()
-                    : fmt::format("also import that file: coupler config import {}", shown(value));
+         return is_left_open(value) ? left_open()
+                                    : fmt::format("also import that file: coupler config import {}",
+                                                  for_message(value));
        }},
       // ParallelismConfig
       {"parallelism_config.parallelism_config_dp_replicate_size",

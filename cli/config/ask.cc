@@ -291,7 +291,7 @@ std::string Asker::choose_in_list(const std::string& question, const std::vector
     for (size_t i = 0; i < choices.size(); ++i) {
       if (line == choices[i].value || line == std::to_string(i + 1)) return choices[i].value;
     }
-    refuse(question, fmt::format("'{}' is not one of the choices.", shown(line)));
+    refuse(question, fmt::format("'{}' is not one of the choices.", for_message(line)));
   }
 }
 

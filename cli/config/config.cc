@@ -135,9 +135,9 @@ int import_file(const Arguments& arguments) {
   require_output(arguments);
   const Import imported = import_text(text, path);
   std::fputs(describe(imported).c_str(), stdout);
-  write_and_say(
-      imported.draft, arguments,
-      fmt::format("Imported from {}", shown(std::filesystem::path(path).filename().string())));
+  write_and_say(imported.draft, arguments,
+                fmt::format("Imported from {}",
+                            for_message(std::filesystem::path(path).filename().string())));
   return 0;
 }
 

@@ -49,7 +49,7 @@ void check_options(const Config& config) {
 
 void check_here(const Config& config) {
   memory_limit_of(config);  // throws if the size is invalid
-  for (const Error& problem : contradictions_of(config)) {
+  for (const Error& problem : conflicts_in(config)) {
     const std::string& key = problem.detail().subject;
     throw Error(problem.code(), source_of(config, key) + problem.what(), {.subject = key});
   }
@@ -164,7 +164,7 @@ class RankCheck {
       : process_(process),
         as_json_(as_json),
         config_(std::move(config)),
-        job_(join_store(process_, config_.value_or(Config()))),
+        job_(open_job_store(process_, config_.value_or(Config()))),
         store_(Store::with_prefix(job_, "config-check")),
         patience_(config_.value_or(Config()).backend.timeout) {
     view_ = look_around(process_, config_);
@@ -224,7 +224,7 @@ class RankCheck {
       if (!divides(*communicator)) return {};
       std::string problems;
       for (const Error& problem :
-           contradictions_with_division(plugin.name(), config_->memory, config_->communication)) {
+           sharding_conflicts(plugin.name(), config_->memory, config_->communication)) {
         problems += (problems.empty() ? "" : "\n    ") +
                     source_of(*config_, problem.detail().subject) + sentence(problem);
       }

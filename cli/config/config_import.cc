@@ -181,7 +181,7 @@ void apply_rule(const ImportRules& rules, const std::string& key, const std::str
 std::string left_open() { return "unspecified there; left at its default"; }
 
 std::string refused(const std::string& value, const std::string& what) {
-  return fmt::format("'{}' is not {}: left at its default", shown(value), what);
+  return fmt::format("'{}' is not {}: left at its default", for_message(value), what);
 }
 
 std::string lower(std::string text) {
@@ -231,7 +231,7 @@ ImportRule as_word(const std::string& key, const std::vector<std::string>& words
     if (std::find(words.begin(), words.end(), text) != words.end())
       return set_if_right(draft, key, text);
     if (is_left_open(value)) return left_open();
-    return fmt::format("'{}' is not one of {}: left at its default", shown(value),
+    return fmt::format("'{}' is not one of {}: left at its default", for_message(value),
                        fmt::join(words, ", "));
   };
 }
@@ -273,7 +273,7 @@ ImportRule without_unless_off(const std::string& why) {
 ImportRule word_of_launch(const std::string& words) {
   return [words](ConfigDraft&, const std::string& value) {
     if (is_left_open(value)) return left_open();
-    return "an option of coupler launch: " + fmt::format(fmt::runtime(words), shown(value));
+    return "an option of coupler launch: " + fmt::format(fmt::runtime(words), for_message(value));
   };
 }
 
@@ -292,7 +292,8 @@ void apply_rules(const ImportRules& rules, const TableAnswer& answer, const Impo
 std::string describe(const Import& import) {
   std::string taken, left;
   for (const ImportedKey& key : import.keys) {
-    const std::string theirs = fmt::format("  {}: {}", shown(key.key), shown(key.value));
+    const std::string theirs =
+        fmt::format("  {}: {}", for_message(key.key), for_message(key.value));
     std::string ours;
     for (const std::string& name : key.ours)
       ours += fmt::format("{}{} = {}", ours.empty() ? "" : ", ", name, *import.draft.find(name));

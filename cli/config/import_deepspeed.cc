@@ -224,7 +224,7 @@ Json read(const std::string& text, const std::string& where) {
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
       refuse_file(where, fmt::format("the key '{}' occurs twice in its table",
-                                     shown(value.get<std::string>())));
+                                     for_message(value.get<std::string>())));
     return true;
   };
   try {

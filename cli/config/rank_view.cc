@@ -64,7 +64,7 @@ class Look {
 
   void take() {
     attempt([&] { memory_limit_of(config_); });
-    for (const Error& problem : contradictions_of(config_))
+    for (const Error& problem : conflicts_in(config_))
       note(source_of(config_, problem.detail().subject) + sentence(problem));
     folders();
     if (process_.world > 1) attempt([&] { backend(); });

@@ -58,8 +58,8 @@ Finding row(const PluginReport& report) {
 Finding planned(const Config& config) {
   const std::string named = fmt::format("backend.use = \"{}\"", config.backend.use);
   try {
-    const TransportPlan plan =
-        plan_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
+    const TransportChoice plan =
+        choose_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
     if (plan.needs_mpi_launch && find_in_path("mpirun").empty() &&
         find_in_path("mpirun.openmpi").empty()) {
       return {Level::kError, fmt::format("{} needs mpirun, which is not in PATH", named),

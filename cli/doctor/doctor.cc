@@ -67,8 +67,8 @@ Findings unpack(const std::string& text) {
 }
 
 // The finding for a check that did not return.
-Finding lost(const ChildAnswer& answer) {
-  return {Level::kError, one_line("this check " + describe_end(answer, kDeadline)),
+Finding lost(const ChildResult& answer) {
+  return {Level::kError, one_line("this check " + describe_exit(answer, kDeadline)),
           "a job may run into the same problem",
           "look for a file system or program that hangs (mount, dmesg), or run "
           "COUPLER_LOG=debug coupler doctor"};
@@ -99,9 +99,9 @@ std::vector<Row> examine(const ConfigRequest& request) {
       }
     });
   }
-  const std::vector<ChildAnswer> answers = answers_of_children(looks, kDeadline);
+  const std::vector<ChildResult> answers = run_in_children(looks, kDeadline);
   for (size_t i = 0; i < kChecks.size(); ++i) {
-    const bool came = answers[i].end == ChildAnswer::End::kAnswered;
+    const bool came = answers[i].end == ChildResult::End::kAnswered;
     for (Finding& finding : came ? unpack(answers[i].text) : Findings{lost(answers[i])}) {
       rows.push_back({kChecks[i].name, std::move(finding)});
     }

@@ -11,19 +11,19 @@ namespace coupler::cli {
 namespace {
 
 struct PartName {
-  Part part;
+  MemoryCategory part;
   const char* key;      // in JSON
   const char* heading;  // in a table
   const char* text;     // in a list
 };
 constexpr PartName kNames[] = {
-    {Part::kParameters, "parameters", "params", "parameters"},
-    {Part::kMaster, "master_weights", "master", "master weights"},
-    {Part::kGradients, "gradients", "grads", "gradients"},
-    {Part::kOptimizer, "optimizer", "optimizer", "optimizer state"},
-    {Part::kUnits, "gathered_units", "gathered", "gathered units"},
-    {Part::kActivations, "activations", "activations", "activations"},
-    {Part::kBuffers, "buffers", "buffers", "communication and disk buffers"},
+    {MemoryCategory::kParameters, "parameters", "params", "parameters"},
+    {MemoryCategory::kMaster, "master_weights", "master", "master weights"},
+    {MemoryCategory::kGradients, "gradients", "grads", "gradients"},
+    {MemoryCategory::kOptimizer, "optimizer", "optimizer", "optimizer state"},
+    {MemoryCategory::kUnits, "gathered_units", "gathered", "gathered units"},
+    {MemoryCategory::kActivations, "activations", "activations", "activations"},
+    {MemoryCategory::kBuffers, "buffers", "buffers", "communication and disk buffers"},
 };
 
 std::string size_text(uint64_t bytes) { return bytes == 0 ? "-" : format_byte_size(bytes); }

@@ -40,9 +40,9 @@ void JobHost::on_set(const std::string& key, const std::string& value) {
     }
     wake();
   }
-  if (const auto standing = rank_of_standing_key(key)) {
+  if (const auto activity = rank_of_activity_key(key)) {
     const std::lock_guard lock(mutex_);
-    standings_[*standing] = value;
+    activities_[*activity] = value;
   }
   if (const auto ended = rank_of_end_key(key)) {
     {
@@ -69,9 +69,9 @@ void JobHost::wake() const {
   (void)!::write(wake_.get(), &one, sizeof one);  // fails only if it is already readable
 }
 
-std::map<int, std::string> JobHost::standings() const {
+std::map<int, std::string> JobHost::activities() const {
   const std::lock_guard lock(mutex_);
-  return standings_;
+  return activities_;
 }
 
 void JobHost::watch(int rank, long pid) { server_->watch(rank, identity_of(pid)); }

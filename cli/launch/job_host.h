@@ -15,7 +15,7 @@
 #include "cli/launch/rank_end.h"
 #include "cli/process/end_watch.h"
 #include "config/config.h"
-#include "rendezvous/join.h"
+#include "rendezvous/job_file.h"
 #include "store/client.h"
 #include "store/server.h"
 
@@ -51,7 +51,7 @@ class JobHost {
   JobNews take_news();
 
   // By rank, the operation that a rank was in when it was notified of a lost peer.
-  std::map<int, std::string> standings() const;
+  std::map<int, std::string> activities() const;
 
   // Registers a process of this machine as that rank, from its start on.
   void watch(int rank, long pid);
@@ -75,8 +75,8 @@ class JobHost {
   std::vector<RankEnd> reports_;  // guarded by mutex_
   // Reported by shims: rank, "process machine". Guarded by mutex_.
   std::vector<std::pair<int, std::string>> starts_;
-  std::vector<PeerLoss> losses_;          // guarded by mutex_
-  std::map<int, std::string> standings_;  // guarded by mutex_
+  std::vector<PeerLoss> losses_;           // guarded by mutex_
+  std::map<int, std::string> activities_;  // guarded by mutex_
   std::optional<StoreServer> server_;
   JobAddress address_;
   UniqueFd memory_file_;

@@ -101,9 +101,9 @@ bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
   if (plan.processes == 1 && !plan.multi_gpu) {
     return false;  // one process needs no backend
   }
-  TransportPlan transport;
+  TransportChoice transport;
   try {
-    transport = plan_transport(plan.config.backend, mpi, plan.config.training.device == "cpu");
+    transport = choose_transport(plan.config.backend, mpi, plan.config.training.device == "cpu");
   } catch (const Error& error) {
     if (!plan.multi_gpu || error.code() != ErrorCode::kPlugin) {
       throw;

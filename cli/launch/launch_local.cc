@@ -16,7 +16,7 @@
 namespace coupler::cli {
 namespace {
 
-using Standings = std::map<int, std::string>;
+using Activities = std::map<int, std::string>;
 
 class LocalJob {
  public:
@@ -76,7 +76,7 @@ class LocalJob {
     loop_.finish_output();
     write_all(2, interrupt_ ? fmt::format("coupler: ended by signal {} ({})\n", *interrupt_,
                                           ::strsignal(*interrupt_))
-                            : outcome_.report(host_ ? host_->standings() : Standings()));
+                            : outcome_.report(host_ ? host_->activities() : Activities()));
     write_outcome(plan_.outcome, outcome_);
     return {outcome_.exit_code(), interrupt_.has_value()};
   }

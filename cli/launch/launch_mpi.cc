@@ -145,7 +145,7 @@ class MpiJob {
     }
     const RankEnd* cause = outcome_.cause();
     if (cause != nullptr && (!cause->stopped || silent < 0)) {
-      write_all(2, outcome_.report(host_.standings()));
+      write_all(2, outcome_.report(host_.activities()));
       write_outcome(plan_.outcome, outcome_);
       return outcome_.exit_code();
     }

@@ -24,7 +24,7 @@
 #include "base/process.h"
 #include "cli/launch/mpi_folder.h"
 #include "cli/process/folder_use.h"
-#include "rendezvous/join.h"
+#include "rendezvous/job_file.h"
 #include "store/link.h"
 
 namespace coupler::cli {

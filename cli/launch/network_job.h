@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cli/launch/launch_plan.h"
-#include "rendezvous/join.h"
+#include "rendezvous/job_file.h"
 
 namespace coupler::cli {
 

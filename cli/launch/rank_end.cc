@@ -61,8 +61,8 @@ std::string start_key(int rank) { return fmt::format("{}{}", kStartPrefix, rank)
 std::string end_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
 
 std::optional<int> rank_of_start_key(const std::string& key) { return rank_of(kStartPrefix, key); }
-std::optional<int> rank_of_standing_key(const std::string& key) {
-  return rank_of(kStandingPrefix, key);
+std::optional<int> rank_of_activity_key(const std::string& key) {
+  return rank_of(kActivityPrefix, key);
 }
 std::optional<int> rank_of_end_key(const std::string& key) { return rank_of(kEndPrefix, key); }
 
@@ -163,7 +163,7 @@ std::string JobOutcome::json() const {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string JobOutcome::report(const std::map<int, std::string>& standings) const {
+std::string JobOutcome::report(const std::map<int, std::string>& activities) const {
   const RankEnd* blamed = cause();
   if (blamed == nullptr) {
     return {};
@@ -181,9 +181,9 @@ std::string JobOutcome::report(const std::map<int, std::string>& standings) cons
     }
   }
   size_t stood = 0;
-  for (const auto& [rank, standing] : standings) {
+  for (const auto& [rank, activity] : activities) {
     if (rank != blamed->rank && ++stood <= kQuotedLines) {
-      text += fmt::format("  rank {} was in {}\n", rank, standing);
+      text += fmt::format("  rank {} was in {}\n", rank, activity);
     }
   }
   if (stood > kQuotedLines) {

@@ -34,8 +34,8 @@ std::optional<int> rank_of_end_key(const std::string& key);
 // The store key under which a rank-shim reports its rank's process id.
 std::string start_key(int rank);
 std::optional<int> rank_of_start_key(const std::string& key);
-// The rank in a standing_key() (store/store.h).
-std::optional<int> rank_of_standing_key(const std::string& key);
+// The rank in an activity_key() (store/store.h).
+std::optional<int> rank_of_activity_key(const std::string& key);
 std::string encode(const RankEnd& end);
 RankEnd decode_end(int rank, const std::string& text);
 
@@ -72,7 +72,7 @@ class JobOutcome {
 
   // "coupler: rank 1 was killed by …" with its last lines, one line for each other failure, and the
   // operations that other ranks were in (standings, by rank).
-  std::string report(const std::map<int, std::string>& standings = {}) const;
+  std::string report(const std::map<int, std::string>& activities = {}) const;
 
  private:
   std::string record_loss(const PeerLoss& loss);

@@ -31,7 +31,7 @@
 #include "cli/process/child_loop.h"
 #include "cli/process/output_relay.h"
 #include "cli/text/command.h"
-#include "rendezvous/join.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 #include "store/client.h"
 

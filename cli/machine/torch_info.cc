@@ -23,7 +23,7 @@ std::string below(const std::string& prefix) {
 }
 
 std::string users_prefix() {
-  const std::string data = environment_text("XDG_DATA_HOME"), home = environment_text("HOME");
+  const std::string data = environment_value("XDG_DATA_HOME"), home = environment_value("HOME");
   return (data.empty() ? home + "/.local/share" : data) + "/coupler";
 }
 
@@ -32,12 +32,12 @@ constexpr const char* kSystemPrefix = "/opt/coupler";
 }  // namespace
 
 std::string expected_torch_root() {
-  const std::string named = environment_text("COUPLER_TORCH_ROOT");
+  const std::string named = environment_value("COUPLER_TORCH_ROOT");
   return named.empty() ? COUPLER_TORCH_ROOT : named;
 }
 
 std::string torch_root() {
-  if (!environment_text("COUPLER_TORCH_ROOT").empty()) return expected_torch_root();
+  if (!environment_value("COUPLER_TORCH_ROOT").empty()) return expected_torch_root();
   for (const std::string& root :
        {expected_torch_root(), below(users_prefix()), below(kSystemPrefix)}) {
     std::error_code ignored;

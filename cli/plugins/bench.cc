@@ -285,7 +285,8 @@ int bench(const Arguments& arguments) {
     config.backend.use = resolve_auto(config.backend, mpi_launch_of(process));
   }
   const Plugin plugin = alone ? Plugin::single() : Plugin::load(config.backend);
-  const std::shared_ptr<Store> store = process.world > 1 ? join_store(process, config) : nullptr;
+  const std::shared_ptr<Store> store =
+      process.world > 1 ? open_job_store(process, config) : nullptr;
   const auto communicator = Communicator::create({.plugin = plugin,
                                                   .process = process,
                                                   .store = store,

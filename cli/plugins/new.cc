@@ -47,10 +47,10 @@ void check_name(const std::string& name) {
   if (name.empty() || name[0] < 'a' || name[0] > 'z' ||
       !std::all_of(name.begin(), name.end(), is_plain))
     refuse_new(
-        name, fmt::format("'{}' is not a valid name", shown(name)),
+        name, fmt::format("'{}' is not a valid name", for_message(name)),
         "use lowercase letters, digits and _, starting with a letter; it names a new folder here");
   if (name.size() > kLongest)
-    refuse_new(name, fmt::format("'{}' is longer than {} characters", shown(name), kLongest),
+    refuse_new(name, fmt::format("'{}' is longer than {} characters", for_message(name), kLongest),
                "choose a shorter name");
   if (kTaken.count(name) != 0)
     refuse_new(name, fmt::format("'{}' is a reserved name", name), "choose another name");
@@ -157,7 +157,7 @@ int create(const Arguments& arguments, const std::string& kind) {
 int new_plugin(const Arguments& arguments) {
   const std::string language = arguments.value("--lang", "c");
   if (language != "c" && language != "c++")
-    refuse_new("--lang", fmt::format("--lang '{}' is neither c nor c++", shown(language)),
+    refuse_new("--lang", fmt::format("--lang '{}' is neither c nor c++", for_message(language)),
                "see 'coupler new --help'");
   return create(arguments, language == "c" ? "plugin" : "plugin_cpp");
 }

@@ -211,15 +211,15 @@ std::vector<Support> ask_for_support(const BackendConfig& backend) {
     works.emplace_back([&use, &backend] { return pack(support_of(use, backend)); });
   }
   // A communicator over MPI starts it, and it must be finalized at exit.
-  const std::vector<ChildAnswer> answers = answers_of_children(works, kDeadline, Leave::kByExit);
+  const std::vector<ChildResult> answers = run_in_children(works, kDeadline, Leave::kByExit);
   std::vector<Support> supports;
   for (size_t i = 0; i < answers.size(); ++i) {
     Support support;
-    if (answers[i].end == ChildAnswer::End::kAnswered) {
+    if (answers[i].end == ChildResult::End::kAnswered) {
       support = unpack(answers[i].text);
     } else {
       support.name = uses[i];
-      support.problem = describe_end(answers[i], kDeadline, "during the query");
+      support.problem = describe_exit(answers[i], kDeadline, "during the query");
     }
     supports.push_back(std::move(support));
   }

@@ -124,7 +124,7 @@ void collectives(Accelerator& accelerator, Findings& findings) {
     const at::Tensor sum =
         at::arange(size, at::kFloat) * world + static_cast<double>(world * (world - 1) / 2);
     findings.expect(at::allclose(accelerator.reduce(mine), sum), "the sum" + what);
-    findings.expect(at::allclose(accelerator.reduce(mine, Reduction::kMean), sum / world),
+    findings.expect(at::allclose(accelerator.reduce(mine, ReduceOp::kMean), sum / world),
                     "the mean" + what);
     const at::Tensor gathered = accelerator.gather(mine).view({world, size});
     findings.expect(

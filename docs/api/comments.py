@@ -10,7 +10,7 @@ import re
 import sys
 
 FULL = re.compile(r"^(\s*)// ?(.*)$")
-BEHIND = re.compile(r"^(\s*)(\S.*?[;,{}]|[^/]*\w)(\s+)// (.*)$")
+TRAILING = re.compile(r"^(\s*)(\S.*?[;,{}]|[^/]*\w)(\s+)// (.*)$")
 SECTION = re.compile(r"^-{4} ")
 UNSAID = re.compile(r"= (delete|default)(\(.*\))?;\s*$|^\s*(virtual )?~\w+\(\)( override)?;\s*$")
 
@@ -33,7 +33,7 @@ def lines_of(comment):
 
 
 def c_comments(text):
-    """/* … */ of C: the first is the file's; a section's line stays; one behind something belongs to it."""
+    """/* … */ of C: the first is the file's; a section's line stays; a trailing one belongs to its line."""
     first = True
 
     def change(found):
@@ -53,9 +53,9 @@ def c_comments(text):
     return text.replace("uint64_t struct_size;\n", "uint64_t struct_size; /**< sizeof the struct, as compiled */\n")
 
 
-def behind(lines, at):
-    """A comment behind code, with the lines below it that go on with it; what comes next."""
-    found = BEHIND.match(lines[at])
+def trailing(lines, at):
+    """A comment that follows code, with the lines below it that go on with it; what comes next."""
+    found = TRAILING.match(lines[at])
     column = lines[at].index("// ", len(found[1]) + len(found[2]))
     said = [found[4]]
     next_line = at + 1
@@ -126,8 +126,8 @@ def cpp(text):
                 out += ["/// " + said for said in lines_of(comment)]
             else:
                 out += lines[start:at]
-        elif BEHIND.match(lines[at]):
-            more, at = behind(lines, at)
+        elif TRAILING.match(lines[at]):
+            more, at = trailing(lines, at)
             out += more
         else:
             out.append(lines[at])

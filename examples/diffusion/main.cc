@@ -27,7 +27,7 @@ namespace {
 struct Arguments {
   std::string model, prompt, output = "picture.png", max_memory, device, dtype = "float32";
   bool random_weights = false;
-  coupler::diffusion::PictureOptions picture;
+  coupler::diffusion::ImageOptions picture;
 };
 
 coupler::diffusion::TextToImageOptions options_of(const Arguments& arguments) {

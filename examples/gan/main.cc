@@ -33,8 +33,8 @@ struct DiscriminatorImpl : torch::nn::Module {
 };
 TORCH_MODULE(Discriminator);
 
-torch::Tensor loss_against(const torch::Tensor& scores, double answer) {
-  return torch::binary_cross_entropy_with_logits(scores, torch::full_like(scores, answer));
+torch::Tensor loss_against(const torch::Tensor& logits, double answer) {
+  return torch::binary_cross_entropy_with_logits(logits, torch::full_like(logits, answer));
 }
 
 // The distance between the mean of many generated digits and the mean of real ones: the mean

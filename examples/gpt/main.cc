@@ -53,8 +53,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-at::Tensor next_byte_loss(const at::Tensor& scores, const at::Tensor& target) {
-  return torch::cross_entropy_loss(scores.flatten(0, 1), target.flatten());
+at::Tensor next_byte_loss(const at::Tensor& logits, const at::Tensor& target) {
+  return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
 }
 
 // Training progress, which no prepared object holds; it is saved in checkpoints with them.
@@ -143,7 +143,7 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
 
       const int64_t done = ++progress.steps;
       if (done % arguments.log_every == 0 || done == arguments.steps) {
-        progress.loss = accelerator.reduce(loss.detach(), coupler::Reduction::kMean).item<double>();
+        progress.loss = accelerator.reduce(loss.detach(), coupler::ReduceOp::kMean).item<double>();
         const int64_t counted = std::min((done - 1) % arguments.log_every + 1, done - resumed);
         char line[128];
         std::snprintf(line, sizeof line, "step %lld  loss %.4f  %.0f tokens/s",

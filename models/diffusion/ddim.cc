@@ -16,7 +16,7 @@ namespace {
                           const char* known) {
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: {} '{}' is not supported; supported: {}", keys.where(), key,
-                          shown(value), known),
+                          for_message(value), known),
               {.subject = key, .hint = "use the scheduler_config.json of Stable Diffusion 1 or 2"});
 }
 
@@ -91,8 +91,8 @@ Ddim::Ddim(const ModelConfig& config, int64_t steps) {
     unknown(keys, "prediction_type", prediction, "epsilon, v_prediction, sample");
   }
   double kept = 1;
-  for (const double beta : betas_of(keys, trained)) kept_.push_back(kept *= 1 - beta);
-  last_kept_ = keys.flag("set_alpha_to_one", true) ? 1.0 : kept_.front();
+  for (const double beta : betas_of(keys, trained)) alphas_cumprod_.push_back(kept *= 1 - beta);
+  final_alpha_cumprod_ = keys.flag("set_alpha_to_one", true) ? 1.0 : alphas_cumprod_.front();
   if (keys.flag("clip_sample", true)) clip_ = keys.number("clip_sample_range", 1.0);
   stride_ = trained / steps;
   timesteps_ = spread(keys, trained, steps);
@@ -100,8 +100,9 @@ Ddim::Ddim(const ModelConfig& config, int64_t steps) {
 
 at::Tensor Ddim::step(const at::Tensor& output, int64_t timestep, const at::Tensor& latents) const {
   const int64_t next = timestep - stride_;
-  const double kept = kept_.at(static_cast<size_t>(timestep));
-  const double kept_next = next < 0 ? last_kept_ : kept_.at(static_cast<size_t>(next));
+  const double kept = alphas_cumprod_.at(static_cast<size_t>(timestep));
+  const double kept_next =
+      next < 0 ? final_alpha_cumprod_ : alphas_cumprod_.at(static_cast<size_t>(next));
   const double signal = std::sqrt(kept), noise = std::sqrt(1 - kept);
   at::Tensor picture, epsilon;
   switch (prediction_) {

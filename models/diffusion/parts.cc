@@ -35,7 +35,7 @@ void require_class(const JsonObject& keys, const char* wanted) {
               fmt::format("{}: architecture '{}' is not supported; supported: CLIPTextModel "
                           "(text_encoder), UNet2DConditionModel (unet), AutoencoderKL (vae); "
                           "expected here: {}",
-                          keys.where(), shown(name), wanted),
+                          keys.where(), for_message(name), wanted),
               {.subject = "_class_name", .hint = kVersions});
 }
 
@@ -44,7 +44,7 @@ void require_value(const JsonObject& keys, const char* key, const std::string& w
   if (value == wanted) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: {} '{}' is not supported; only '{}' is", keys.where(), key,
-                          shown(value), wanted),
+                          for_message(value), wanted),
               {.subject = key, .hint = kVersions});
 }
 

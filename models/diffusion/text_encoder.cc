@@ -31,7 +31,7 @@ struct Options {
           ErrorCode::kUnsupported,
           fmt::format("{}: architecture '{}' is not supported as a text encoder; "
                       "supported: clip_text_model",
-                      keys.where(), shown(type)),
+                      keys.where(), for_message(type)),
           {.subject = "model_type", .hint = "use the text encoder of Stable Diffusion 1 or 2"});
     if (width % heads != 0)
       keys.refuse("num_attention_heads", "does not divide 'hidden_size'",

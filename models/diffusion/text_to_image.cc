@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "diffusion/prompt.h"
+#include "diffusion/prompt_tokenizer.h"
 #include "json_file.h"
 
 namespace coupler::diffusion {
@@ -214,7 +214,7 @@ struct TextToImage::State {
   PlacedPart<TextEncoder> text;
   PlacedPart<UNet> unet;
   PlacedPart<VaeDecoder> vae;
-  const Prompts prompts;
+  const PromptTokenizer prompts;
 };
 
 TextToImage::TextToImage(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -226,7 +226,7 @@ TextToImage TextToImage::open(const std::string& folder, const TextToImageOption
   return TextToImage(std::make_unique<State>(folder, options));
 }
 
-at::Tensor TextToImage::operator()(const std::string& prompt, const PictureOptions& options) {
+at::Tensor TextToImage::operator()(const std::string& prompt, const ImageOptions& options) {
   const at::NoGradGuard no_grad;
   State& s = *state_;
   const Ddim ddim(s.scheduler, options.steps);

@@ -158,7 +158,7 @@ class ResnetImpl : public torch::nn::Module {
 TORCH_MODULE(Resnet);
 
 // Inputs that accompany an image through a UNet.
-struct Beside {
+struct Conditioning {
   at::Tensor time;    // as for Resnet
   at::Tensor states;  // the encoded text
 };
@@ -168,7 +168,8 @@ class DownBlockImpl : public torch::nn::Module {
  public:
   DownBlockImpl(const UNetOptions& options, size_t level);
   // Appends each intermediate image to skips.
-  at::Tensor forward(at::Tensor x, const Beside& beside, std::vector<at::Tensor>& skips);
+  at::Tensor forward(at::Tensor x, const Conditioning& conditioning,
+                     std::vector<at::Tensor>& skips);
 
  private:
   std::vector<Resnet> resnets_;
@@ -180,7 +181,7 @@ TORCH_MODULE(DownBlock);
 class MiddleBlockImpl : public torch::nn::Module {
  public:
   explicit MiddleBlockImpl(const UNetOptions& options);
-  at::Tensor forward(at::Tensor x, const Beside& beside);
+  at::Tensor forward(at::Tensor x, const Conditioning& conditioning);
 
  private:
   Resnet first_{nullptr}, second_{nullptr};
@@ -193,7 +194,8 @@ class UpBlockImpl : public torch::nn::Module {
  public:
   UpBlockImpl(const UNetOptions& options, size_t step);
   // Pops its inputs from the end of skips.
-  at::Tensor forward(at::Tensor x, const Beside& beside, std::vector<at::Tensor>& skips);
+  at::Tensor forward(at::Tensor x, const Conditioning& conditioning,
+                     std::vector<at::Tensor>& skips);
 
  private:
   std::vector<Resnet> resnets_;
@@ -259,11 +261,11 @@ DownBlockImpl::DownBlockImpl(const UNetOptions& o, size_t level)
   if (level + 1 < o.channels.size()) smaller_ = add_sampler(*this, "downsamplers", out, 2);
 }
 
-at::Tensor DownBlockImpl::forward(at::Tensor x, const Beside& beside,
+at::Tensor DownBlockImpl::forward(at::Tensor x, const Conditioning& conditioning,
                                   std::vector<at::Tensor>& skips) {
   for (size_t i = 0; i < resnets_.size(); ++i) {
-    x = resnets_[i]->forward(x, beside.time);
-    if (!transformers_.empty()) x = transformers_[i]->forward(x, beside.states);
+    x = resnets_[i]->forward(x, conditioning.time);
+    if (!transformers_.empty()) x = transformers_[i]->forward(x, conditioning.states);
     skips.push_back(x);
   }
   if (smaller_) skips.push_back(x = smaller_->forward(x));
@@ -280,9 +282,9 @@ MiddleBlockImpl::MiddleBlockImpl(const UNetOptions& o) : Module("UNetMidBlock2DC
   add_list<Resnet>(*this, "resnets", {first_, second_});
 }
 
-at::Tensor MiddleBlockImpl::forward(at::Tensor x, const Beside& beside) {
-  x = transformer_->forward(first_->forward(x, beside.time), beside.states);
-  return second_->forward(x, beside.time);
+at::Tensor MiddleBlockImpl::forward(at::Tensor x, const Conditioning& conditioning) {
+  x = transformer_->forward(first_->forward(x, conditioning.time), conditioning.states);
+  return second_->forward(x, conditioning.time);
 }
 
 UpBlockImpl::UpBlockImpl(const UNetOptions& o, size_t step)
@@ -301,13 +303,13 @@ UpBlockImpl::UpBlockImpl(const UNetOptions& o, size_t step)
   if (level > 0) larger_ = add_sampler(*this, "upsamplers", out, 1);
 }
 
-at::Tensor UpBlockImpl::forward(at::Tensor x, const Beside& beside,
+at::Tensor UpBlockImpl::forward(at::Tensor x, const Conditioning& conditioning,
                                 std::vector<at::Tensor>& skips) {
   for (size_t i = 0; i < resnets_.size(); ++i) {
     x = at::cat({x, skips.back()}, 1);
     skips.pop_back();
-    x = resnets_[i]->forward(x, beside.time);
-    if (!transformers_.empty()) x = transformers_[i]->forward(x, beside.states);
+    x = resnets_[i]->forward(x, conditioning.time);
+    if (!transformers_.empty()) x = transformers_[i]->forward(x, conditioning.states);
   }
   if (!larger_) return x;
   // Halving an odd size rounded up, so the skip gives the size.
@@ -325,7 +327,7 @@ std::vector<bool> attending(const JsonObject& keys, const char* key, const std::
     if (type != with && type != without)
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("{}: '{}': block '{}' is not supported; supported: {}, {}",
-                              keys.where(), key, shown(type), with, without),
+                              keys.where(), key, for_message(type), with, without),
                   {.subject = key, .hint = "use a UNet of Stable Diffusion 1 or 2"});
     result.push_back(type == with);
   }
@@ -432,12 +434,13 @@ at::Tensor UNet::forward(const at::Tensor& latents, int64_t timestep, const at::
           .to(latents.options())
           .unsqueeze(0);
   // All blocks take the time embedding after silu.
-  const Beside beside{at::silu(p.time2->forward(at::silu(p.time1->forward(time)))), states};
+  const Conditioning conditioning{at::silu(p.time2->forward(at::silu(p.time1->forward(time)))),
+                                  states};
   at::Tensor x = p.in->forward(latents);
   std::vector<at::Tensor> skips{x};
-  for (DownBlock& block : p.down) x = block->forward(std::move(x), beside, skips);
-  x = p.middle->forward(std::move(x), beside);
-  for (UpBlock& block : p.up) x = block->forward(std::move(x), beside, skips);
+  for (DownBlock& block : p.down) x = block->forward(std::move(x), conditioning, skips);
+  x = p.middle->forward(std::move(x), conditioning);
+  for (UpBlock& block : p.up) x = block->forward(std::move(x), conditioning, skips);
   return p.out->forward(normed_silu(p.norm, x));
 }
 

@@ -73,22 +73,22 @@ void check(const LanguageModel& model, const Prompts& prompts) {
   }
 }
 
-// Chooses the next token of each text from the last scores.
-class Chooser {
+// Chooses the next token of each text from the last logits.
+class Sampler {
  public:
-  Chooser(const GenerationOptions& options, size_t texts) : options_(options) {
+  Sampler(const GenerationOptions& options, size_t texts) : options_(options) {
     if (!options.do_sample) return;
     const uint64_t seed = options.seed ? *options.seed : std::random_device()();
     for (size_t i = 0; i < texts; ++i)
       generators_.push_back(at::make_generator<at::CPUGeneratorImpl>(seed + i));
   }
 
-  std::vector<int64_t> choose(const at::Tensor& scores) {
+  std::vector<int64_t> choose(const at::Tensor& logits) {
     at::Tensor chosen;
     if (!options_.do_sample) {
-      chosen = scores.argmax(-1).to(at::kCPU);
+      chosen = logits.argmax(-1).to(at::kCPU);
     } else {
-      const at::Tensor chances = sampling_probabilities(scores.to(at::kCPU), options_);
+      const at::Tensor chances = sampling_probabilities(logits.to(at::kCPU), options_);
       std::vector<at::Tensor> drawn;
       for (size_t i = 0; i < generators_.size(); ++i)
         drawn.push_back(
@@ -157,7 +157,7 @@ std::vector<GeneratedTokens> generate(LanguageModel& model, const Prompts& promp
   const auto texts = static_cast<int64_t>(prompts.size());
   const Batch batch = batch_of(prompts);
   const int64_t steps = std::min(options.max_new_tokens, model.context() - batch.longest);
-  Chooser chooser(options, prompts.size());
+  Sampler sampler(options, prompts.size());
   KeyValueCache cache(batch.padding, batch.longest + steps);
   at::Tensor all = batch.tokens, next = batch.tokens;
   GenerationTime taken{.texts = texts};
@@ -165,12 +165,12 @@ std::vector<GeneratedTokens> generate(LanguageModel& model, const Prompts& promp
   Clock::time_point start = Clock::now();
   size_t running = prompts.size();
   for (int64_t step = 0; step < steps && running > 0; ++step) {
-    KeyValueCache anew(batch.padding);
+    KeyValueCache full(batch.padding);
     const at::Tensor hidden =
-        options.use_cache ? model.hidden(next, &cache) : model.hidden(all, &anew);
+        options.use_cache ? model.hidden(next, &cache) : model.hidden(all, &full);
     // Only for the last tokens: the head is the largest layer of small models.
-    const at::Tensor scores = model.scores(hidden.narrow(1, hidden.size(1) - 1, 1)).select(1, 0);
-    const std::vector<int64_t> chosen = chooser.choose(scores);
+    const at::Tensor logits = model.logits(hidden.narrow(1, hidden.size(1) - 1, 1)).select(1, 0);
+    const std::vector<int64_t> chosen = sampler.choose(logits);
     for (size_t i = 0; i < chosen.size(); ++i) {
       GeneratedTokens& result = results[i];
       if (result.ended) continue;
@@ -193,9 +193,9 @@ std::vector<GeneratedTokens> generate(LanguageModel& model, const Prompts& promp
   return results;
 }
 
-at::Tensor sampling_probabilities(const at::Tensor& scores, const GenerationOptions& options) {
+at::Tensor sampling_probabilities(const at::Tensor& logits, const GenerationOptions& options) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
-  at::Tensor left = scores.to(at::kFloat).div(options.temperature);
+  at::Tensor left = logits.to(at::kFloat).div(options.temperature);
   if (options.top_k > 0) {
     const int64_t k = std::min(options.top_k, left.size(-1));
     const at::Tensor least = std::get<0>(at::topk(left, k)).narrow(-1, k - 1, 1);

@@ -51,8 +51,9 @@ std::string pooling_in(const fs::path& folder) {
 
 }  // namespace
 
-SentenceEncoder::Recipe SentenceEncoder::read_recipe(const std::string& folder, int64_t positions) {
-  Recipe recipe;
+SentenceEncoder::EncodingOptions SentenceEncoder::read_encoding_options(const std::string& folder,
+                                                                        int64_t positions) {
+  EncodingOptions encoding;
   const fs::path root(folder);
   if (fs::exists(root / "modules.json")) {
     const std::string path = (root / "modules.json").string();
@@ -62,18 +63,18 @@ SentenceEncoder::Recipe SentenceEncoder::read_recipe(const std::string& folder, 
       const std::string type = part.text("type");
       const std::string kind = type.substr(type.rfind('.') + 1);
       if (kind == "Normalize") {
-        recipe.normalize = true;
+        encoding.normalize = true;
       } else if (kind == "Pooling") {
         const std::string mode = pooling_in(root / part.text("path"));
         if (mode == "cls" || mode == "cls_token") {
-          recipe.pooling = Pooling::kFirst;
+          encoding.pooling = Pooling::kFirst;
         } else if (mode == "max" || mode == "max_tokens") {
-          recipe.pooling = Pooling::kMax;
+          encoding.pooling = Pooling::kMax;
         } else if (mode != "mean" && mode != "mean_tokens") {
-          refuse_encoder(path, "pooling mode '" + shown(mode) + "'");
+          refuse_encoder(path, "pooling mode '" + for_message(mode) + "'");
         }
       } else if (kind != "Transformer") {
-        refuse_encoder(path, "module '" + shown(type) + "'");
+        refuse_encoder(path, "module '" + for_message(type) + "'");
       }
     }
   }
@@ -87,8 +88,8 @@ SentenceEncoder::Recipe SentenceEncoder::read_recipe(const std::string& folder, 
     const double limit = JsonObject(document, path).number(key, double(positions));
     if (limit >= 1 && limit < double(most)) most = static_cast<int64_t>(limit);
   }
-  recipe.most_tokens = static_cast<size_t>(most);
-  return recipe;
+  encoding.max_tokens = static_cast<size_t>(most);
+  return encoding;
 }
 
 SentenceEncoder SentenceEncoder::open(const std::string& folder, const PretrainedOptions& options) {
@@ -99,11 +100,11 @@ SentenceEncoder SentenceEncoder::open(const std::string& folder, const Pretraine
     model = std::make_shared<BertModel>(config);
   }
   model->eval();
-  const Recipe recipe = read_recipe(folder, model->positions());
+  const EncodingOptions encoding = read_encoding_options(folder, model->positions());
   Tokenizer tokenizer = Tokenizer::open(folder);
   DispatchedModel placed =
       load_pretrained(*model, folder, config, options, "BertLayer", bert_checkpoint_name);
-  return {std::move(tokenizer), std::move(model), std::move(placed), recipe};
+  return {std::move(tokenizer), std::move(model), std::move(placed), encoding};
 }
 
 int64_t SentenceEncoder::width() const { return model_->width(); }
@@ -113,7 +114,7 @@ at::Tensor SentenceEncoder::encode(const std::vector<std::string>& sentences,
   const at::NoGradGuard no_grad;
   std::vector<std::vector<int64_t>> tokens;
   for (const std::string& sentence : sentences)
-    tokens.push_back(tokenizer_.encode(sentence, /*special=*/true, recipe_.most_tokens));
+    tokens.push_back(tokenizer_.encode(sentence, /*special=*/true, encoding_.max_tokens));
   // Longest first, so that batches need little padding.
   std::vector<size_t> order(sentences.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -135,7 +136,7 @@ at::Tensor SentenceEncoder::encode(const std::vector<std::string>& sentences,
     const at::Tensor hidden = model_->forward(ids, text).to(at::kCPU, at::kFloat);
     const at::Tensor some = text.unsqueeze(-1);
     at::Tensor pooled;
-    switch (recipe_.pooling) {
+    switch (encoding_.pooling) {
       case Pooling::kFirst:
         pooled = hidden.select(1, 0);
         break;
@@ -147,7 +148,7 @@ at::Tensor SentenceEncoder::encode(const std::vector<std::string>& sentences,
         pooled = hidden.mul(some).sum(1).div(some.sum(1).clamp_min(1));
         break;
     }
-    if (recipe_.normalize) pooled = pooled.div(pooled.norm(2, -1, true).clamp_min(1e-12));
+    if (encoding_.normalize) pooled = pooled.div(pooled.norm(2, -1, true).clamp_min(1e-12));
     for (int64_t row = 0; row < rows; ++row)
       result[static_cast<int64_t>(order[first + static_cast<size_t>(row)])].copy_(pooled[row]);
   }

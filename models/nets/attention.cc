@@ -21,7 +21,7 @@
 namespace coupler {
 
 KeyValueCache::KeyValueCache(at::Tensor padding, int64_t room)
-    : padding_(std::move(padding)), room_(room) {}
+    : padding_(std::move(padding)), capacity_(room) {}
 
 std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(size_t layer, const at::Tensor& key,
                                                         const at::Tensor& value) {
@@ -29,10 +29,10 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(size_t layer, const at::
   Layer& own = layers_[layer];
   const int64_t tokens = key.size(2), all = length_ + tokens;
   if (!own.key.defined() || own.key.size(2) < all) {
-    room_ = std::max(all, own.key.defined() ? 2 * own.key.size(2) : room_);
+    capacity_ = std::max(all, own.key.defined() ? 2 * own.key.size(2) : capacity_);
     const auto grown = [&](const at::Tensor& before, const at::Tensor& like) {
       at::Tensor memory =
-          at::empty({like.size(0), like.size(1), room_, like.size(3)}, like.options());
+          at::empty({like.size(0), like.size(1), capacity_, like.size(3)}, like.options());
       if (before.defined()) memory.narrow(2, 0, length_).copy_(before.narrow(2, 0, length_));
       return memory;
     };
@@ -127,30 +127,30 @@ at::Tensor rotary_frequencies(const JsonObject& config, int64_t size) {
   if (type == "linear") return frequencies.div(rope->number("factor"));
   if (type == "llama3") return stretched(frequencies, *rope);
   throw Error(ErrorCode::kUnsupported,
-              rope->where() + ": rope_type '" + shown(type) + "' is not supported",
+              rope->where() + ": rope_type '" + for_message(type) + "' is not supported",
               {.subject = "rope_type", .hint = "use default, linear or llama3"});
 }
 
-Rotation::Rotation(const at::Tensor& positions, const at::Tensor& frequencies, Turned turned,
-                   at::ScalarType type)
-    : turned_(turned) {
+RotaryEmbedding::RotaryEmbedding(const at::Tensor& positions, const at::Tensor& frequencies,
+                                 RotaryStyle style, at::ScalarType type)
+    : style_(style) {
   const at::Tensor angles =
       positions.to(at::kFloat)
           .unsqueeze(-1)
           .mul(frequencies.to(positions.device()));  // [batch?, tokens, size / 2]
   at::Tensor twice =
-      turned == Turned::kHalves ? at::cat({angles, angles}, -1) : angles.repeat_interleave(2, -1);
+      style == RotaryStyle::kHalf ? at::cat({angles, angles}, -1) : angles.repeat_interleave(2, -1);
   if (twice.dim() == 2) twice = twice.unsqueeze(0);
   twice = twice.unsqueeze(1);
   cosine_ = twice.cos().to(type);
   sine_ = twice.sin().to(type);
 }
 
-at::Tensor Rotation::turn(const at::Tensor& x) const {
+at::Tensor RotaryEmbedding::rotate(const at::Tensor& x) const {
   const int64_t size = cosine_.size(-1), rest = x.size(-1) - size;
   const at::Tensor part = rest == 0 ? x : x.narrow(-1, 0, size);
   at::Tensor other;
-  if (turned_ == Turned::kHalves) {
+  if (style_ == RotaryStyle::kHalf) {
     other = at::cat({part.narrow(-1, size / 2, size / 2).neg(), part.narrow(-1, 0, size / 2)}, -1);
   } else {
     other =

@@ -37,19 +37,19 @@ at::Tensor rotary_frequencies(const JsonObject& config, int64_t size);
 // Without scaling: base^(-2i / size).
 at::Tensor rotary_frequencies(int64_t size, double base);
 
-enum class Turned { kNeighbours, kHalves };  // pairs of coordinates: GPT-J's, LLaMA's
+enum class RotaryStyle { kInterleaved, kHalf };  // pairs of coordinates: GPT-J's, LLaMA's
 
-class Rotation {
+class RotaryEmbedding {
  public:
   // positions: [tokens] or [batch, tokens].
-  Rotation(const at::Tensor& positions, const at::Tensor& frequencies, Turned turned,
-           at::ScalarType type);
+  RotaryEmbedding(const at::Tensor& positions, const at::Tensor& frequencies, RotaryStyle style,
+                  at::ScalarType type);
   // x: [batch, heads, tokens, size]; rotates the first coordinates, twice as many as there are
   // frequencies.
-  at::Tensor turn(const at::Tensor& x) const;
+  at::Tensor rotate(const at::Tensor& x) const;
 
  private:
-  Turned turned_;
+  RotaryStyle style_;
   at::Tensor cosine_, sine_;  // [batch or 1, 1, tokens, rotated]
 };
 

@@ -29,7 +29,7 @@ struct BertOptions {
     const std::string type = keys.text("model_type");
     if (type != "bert")
       throw Error(ErrorCode::kUnsupported,
-                  keys.where() + ": architecture '" + shown(type) +
+                  keys.where() + ": architecture '" + for_message(type) +
                       "' is not supported for embeddings; supported: bert",
                   {.subject = "model_type", .hint = "use a BERT sentence encoder"});
     if (keys.text("position_embedding_type", "absolute") != "absolute")

@@ -119,7 +119,7 @@ class GPT2 : public LanguageModel {
     head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/false,
                                             o.tied ? transformer_->wte->weight : at::Tensor()));
   }
-  at::Tensor scores(const at::Tensor& hidden) override { return head_->forward(hidden); }
+  at::Tensor logits(const at::Tensor& hidden) override { return head_->forward(hidden); }
   const char* block_class() const override { return "GPT2Block"; }
   const char* base_prefix() const override { return "transformer."; }
 
@@ -150,7 +150,7 @@ class GPT2 : public LanguageModel {
     result.push_back({"transformer.ln_f",
                       {transformer_->ln_f.ptr(), head_.ptr()},
                       [this](const at::Tensor& x, const AttentionPass&) {
-                        return scores(transformer_->ln_f->forward(x));
+                        return logits(transformer_->ln_f->forward(x));
                       }});
     return result;
   }

@@ -45,10 +45,10 @@ struct GPTJAttentionImpl : torch::nn::Module {
     q_proj = projection("q_proj");
     out_proj = projection("out_proj");
   }
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const AttentionPass& pass,
+  at::Tensor forward(const at::Tensor& x, const RotaryEmbedding& rope, const AttentionPass& pass,
                      size_t layer) {
-    const at::Tensor query = rotation.turn(split_heads(q_proj->forward(x), heads));
-    const at::Tensor key = rotation.turn(split_heads(k_proj->forward(x), heads));
+    const at::Tensor query = rope.rotate(split_heads(q_proj->forward(x), heads));
+    const at::Tensor key = rope.rotate(split_heads(k_proj->forward(x), heads));
     const at::Tensor value = split_heads(v_proj->forward(x), heads);
     return out_proj->forward(attend(query, key, value, pass, layer));
   }
@@ -74,10 +74,10 @@ struct GPTJBlockImpl : torch::nn::Module {
     attn = register_module("attn", GPTJAttention(o));
     mlp = register_module("mlp", GPTJMLP(o));
   }
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const AttentionPass& pass,
+  at::Tensor forward(const at::Tensor& x, const RotaryEmbedding& rope, const AttentionPass& pass,
                      size_t layer) {
     const at::Tensor y = ln_1->forward(x);
-    return x + attn->forward(y, rotation, pass, layer) + mlp->forward(y);
+    return x + attn->forward(y, rope, pass, layer) + mlp->forward(y);
   }
   torch::nn::LayerNorm ln_1{nullptr};
   GPTJAttention attn{nullptr};
@@ -106,17 +106,17 @@ class GPTJ : public LanguageModel {
     head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/true,
                                             o.tied ? transformer_->wte->weight : at::Tensor()));
   }
-  at::Tensor scores(const at::Tensor& hidden) override { return head_->forward(hidden); }
+  at::Tensor logits(const at::Tensor& hidden) override { return head_->forward(hidden); }
   const char* block_class() const override { return "GPTJBlock"; }
   const char* base_prefix() const override { return "transformer."; }
 
  protected:
   at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
     at::Tensor x = transformer_->wte->forward(tokens);
-    const Rotation rotation = rotation_of(x, pass);
+    const RotaryEmbedding rope = rope_of(x, pass);
     size_t layer = 0;
     for (const auto& block : *transformer_->h)
-      x = block->as<GPTJBlockImpl>()->forward(x, rotation, pass, layer++);
+      x = block->as<GPTJBlockImpl>()->forward(x, rope, pass, layer++);
     return transformer_->ln_f->forward(x);
   }
 
@@ -132,23 +132,24 @@ class GPTJ : public LanguageModel {
       result.push_back({"transformer.h." + std::to_string(layer),
                         {block},
                         [this, block, layer](const at::Tensor& x, const AttentionPass& pass) {
-                          return block->as<GPTJBlockImpl>()->forward(x, rotation_of(x, pass), pass,
+                          return block->as<GPTJBlockImpl>()->forward(x, rope_of(x, pass), pass,
                                                                      layer);
                         }});
     }
     result.push_back({"transformer.ln_f",
                       {transformer_->ln_f.ptr(), head_.ptr()},
                       [this](const at::Tensor& x, const AttentionPass&) {
-                        return scores(transformer_->ln_f->forward(x));
+                        return logits(transformer_->ln_f->forward(x));
                       }});
     return result;
   }
 
  private:
-  Rotation rotation_of(const at::Tensor& x, const AttentionPass& pass) {
+  RotaryEmbedding rope_of(const at::Tensor& x, const AttentionPass& pass) {
     // Created lazily: the model may be built under EmptyWeights.
     if (!frequencies_.defined()) frequencies_ = rotary_frequencies(rotary_, 10000.0);
-    return Rotation(pass.positions, frequencies_, Turned::kNeighbours, x.scalar_type());
+    return RotaryEmbedding(pass.positions, frequencies_, RotaryStyle::kInterleaved,
+                           x.scalar_type());
   }
 
   int64_t rotary_;

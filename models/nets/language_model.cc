@@ -73,7 +73,7 @@ std::shared_ptr<LanguageModel> make_language_model(const ModelConfig& config) {
   }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: architecture '{}' is not supported; supported: {}", config.where(),
-                          shown(type), known),
+                          for_message(type), known),
               {.subject = "model_type",
                .hint = "use a checkpoint of one of these; for 'bert', use SentenceEncoder"});
 }

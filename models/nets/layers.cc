@@ -43,7 +43,7 @@ Activation activation_of(const JsonObject& config, const char* key, const std::s
   if (name == "relu") return [](const at::Tensor& x) { return at::relu(x); };
   throw Error(
       ErrorCode::kUnsupported,
-      config.where() + ": activation '" + shown(name) + "' is not supported",
+      config.where() + ": activation '" + for_message(name) + "' is not supported",
       {.subject = key, .hint = "use gelu_new, gelu_pytorch_tanh, quick_gelu, gelu, silu or relu"});
 }
 

@@ -68,14 +68,14 @@ struct LlamaAttentionImpl : torch::nn::Module {
     v_proj = register_module("v_proj", linear(o.width, o.key_heads * o.head, bias));
     o_proj = register_module("o_proj", linear(o.heads * o.head, o.width, bias));
   }
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const AttentionPass& pass,
+  at::Tensor forward(const at::Tensor& x, const RotaryEmbedding& rope, const AttentionPass& pass,
                      size_t layer) {
     // Queries and keys are rotated together.
-    const at::Tensor turned = rotation.turn(at::cat(
+    const at::Tensor rotated = rope.rotate(at::cat(
         {split_heads(q_proj->forward(x), heads), split_heads(k_proj->forward(x), key_heads)}, 1));
     const at::Tensor value = split_heads(v_proj->forward(x), key_heads);
-    return o_proj->forward(
-        attend(turned.narrow(1, 0, heads), turned.narrow(1, heads, key_heads), value, pass, layer));
+    return o_proj->forward(attend(rotated.narrow(1, 0, heads), rotated.narrow(1, heads, key_heads),
+                                  value, pass, layer));
   }
   int64_t heads, key_heads;
   torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
@@ -104,10 +104,10 @@ struct LlamaDecoderLayerImpl : torch::nn::Module {
     post_attention_layernorm =
         register_module("post_attention_layernorm", LlamaRMSNorm(o.width, o.epsilon));
   }
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const AttentionPass& pass,
+  at::Tensor forward(const at::Tensor& x, const RotaryEmbedding& rope, const AttentionPass& pass,
                      size_t layer) {
     const at::Tensor attended =
-        x + self_attn->forward(input_layernorm->forward(x), rotation, pass, layer);
+        x + self_attn->forward(input_layernorm->forward(x), rope, pass, layer);
     return attended + mlp->forward(post_attention_layernorm->forward(attended));
   }
   LlamaAttention self_attn{nullptr};
@@ -139,17 +139,17 @@ class Llama : public LanguageModel {
     head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/false,
                                             o.tied ? model_->embed_tokens->weight : at::Tensor()));
   }
-  at::Tensor scores(const at::Tensor& hidden) override { return head_->forward(hidden); }
+  at::Tensor logits(const at::Tensor& hidden) override { return head_->forward(hidden); }
   const char* block_class() const override { return "LlamaDecoderLayer"; }
   const char* base_prefix() const override { return "model."; }
 
  protected:
   at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
     at::Tensor x = model_->embed_tokens->forward(tokens);
-    const Rotation rotation = rotation_of(x, pass);
+    const RotaryEmbedding rope = rope_of(x, pass);
     size_t layer = 0;
     for (const auto& block : *model_->layers)
-      x = block->as<LlamaDecoderLayerImpl>()->forward(x, rotation, pass, layer++);
+      x = block->as<LlamaDecoderLayerImpl>()->forward(x, rope, pass, layer++);
     return model_->norm->forward(x);
   }
 
@@ -165,23 +165,23 @@ class Llama : public LanguageModel {
       result.push_back({"model.layers." + std::to_string(layer),
                         {block},
                         [this, block, layer](const at::Tensor& x, const AttentionPass& pass) {
-                          return block->as<LlamaDecoderLayerImpl>()->forward(
-                              x, rotation_of(x, pass), pass, layer);
+                          return block->as<LlamaDecoderLayerImpl>()->forward(x, rope_of(x, pass),
+                                                                             pass, layer);
                         }});
     }
     result.push_back({"model.norm",
                       {model_->norm.ptr(), head_.ptr()},
                       [this](const at::Tensor& x, const AttentionPass&) {
-                        return scores(model_->norm->forward(x));
+                        return logits(model_->norm->forward(x));
                       }});
     return result;
   }
 
  private:
-  Rotation rotation_of(const at::Tensor& x, const AttentionPass& pass) {
+  RotaryEmbedding rope_of(const at::Tensor& x, const AttentionPass& pass) {
     // Created lazily: the model may be built under EmptyWeights.
     if (!frequencies_.defined()) frequencies_ = rotary_frequencies(config_.keys(), head_size_);
-    return Rotation(pass.positions, frequencies_, Turned::kHalves, x.scalar_type());
+    return RotaryEmbedding(pass.positions, frequencies_, RotaryStyle::kHalf, x.scalar_type());
   }
 
   ModelConfig config_;

@@ -113,7 +113,8 @@ class Bpe : public WordModel {
   int64_t require(const JsonObject& model, const char* key, const std::string& text) const {
     const auto id = vocabulary_.id(text);
     if (!id)
-      model.refuse(key, fmt::format("names '{}', which is not in the vocabulary", shown(text)),
+      model.refuse(key,
+                   fmt::format("names '{}', which is not in the vocabulary", for_message(text)),
                    "save the tokenizer again; this file is damaged");
     return *id;
   }
@@ -135,7 +136,8 @@ class Bpe : public WordModel {
         right = merge[1].get<std::string>();
       }
       if (left.empty() || right.size() <= prefix_.size())
-        model.refuse("merges", fmt::format("has {}, which is not a pair", shown(merge.dump())),
+        model.refuse("merges",
+                     fmt::format("has {}, which is not a pair", for_message(merge.dump())),
                      "save the tokenizer again; this file is damaged");
       const std::string joined = left + right.substr(prefix_.empty() ? 0 : prefix_.size());
       merges_.emplace(std::pair(require(model, "merges", left), require(model, "merges", right)),

@@ -99,14 +99,14 @@ Found found_of(const JsonObject& description, const char* key, Found otherwise) 
 }
 
 // Appends the parts of a word. found: in order. invert: treats the parts between as found instead.
-void split(const Word& word, const std::vector<unicode::Span>& found, Found behaviour, bool invert,
+void split(const Word& word, const std::vector<unicode::Span>& found, Found behavior, bool invert,
            std::vector<Word>& result) {
   std::vector<Part> parts = all_parts(word.text.size(), found, invert);
-  if (behaviour == Found::kMergedWithPrevious) parts = merged_with_previous(parts);
-  if (behaviour == Found::kMergedWithNext) parts = merged_with_next(std::move(parts));
-  if (behaviour == Found::kContiguous) parts = contiguous(parts);
+  if (behavior == Found::kMergedWithPrevious) parts = merged_with_previous(parts);
+  if (behavior == Found::kMergedWithNext) parts = merged_with_next(std::move(parts));
+  if (behavior == Found::kContiguous) parts = contiguous(parts);
   for (const Part& part : parts) {
-    if (part.found && behaviour == Found::kRemoved) continue;
+    if (part.found && behavior == Found::kRemoved) continue;
     result.push_back({word.text.substr(part.span.begin, part.span.end - part.span.begin),
                       word.at_start && part.span.begin == 0});
   }
@@ -125,19 +125,19 @@ std::vector<unicode::Span> find_characters(std::string_view text, bool (*wanted)
 constexpr const char* kByteLevel =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-PreTokenizer by_characters(bool (*wanted)(char32_t), Found behaviour) {
+PreTokenizer by_characters(bool (*wanted)(char32_t), Found behavior) {
   return [=](const std::vector<Word>& words) {
     std::vector<Word> parts;
     for (const Word& word : words)
-      split(word, find_characters(word.text, wanted), behaviour, false, parts);
+      split(word, find_characters(word.text, wanted), behavior, false, parts);
     return parts;
   };
 }
 
-PreTokenizer by_pattern(const unicode::Pattern& pattern, Found behaviour, bool invert) {
+PreTokenizer by_pattern(const unicode::Pattern& pattern, Found behavior, bool invert) {
   return [=](const std::vector<Word>& words) {
     std::vector<Word> parts;
-    for (const Word& word : words) split(word, pattern.find(word.text), behaviour, invert, parts);
+    for (const Word& word : words) split(word, pattern.find(word.text), behavior, invert, parts);
     return parts;
   };
 }

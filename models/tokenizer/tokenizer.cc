@@ -12,8 +12,8 @@
 #include "json_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/decoder.h"
-#include "tokenizer/frame.h"
 #include "tokenizer/normalizer.h"
+#include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
@@ -116,7 +116,7 @@ struct Tokenizer::State {
         pre_tokenizer(make_pre_tokenizer(file.maybe_object("pre_tokenizer"))),
         model(make_word_model(file.object("model"))),
         decoder(make_decoder(file.maybe_object("decoder"))),
-        frame(make_frame(file.maybe_object("post_processor"))),
+        post_processor(make_post_processor(file.maybe_object("post_processor"))),
         added(file.objects("added_tokens"), normalizer) {}
 
   void encode_piece(std::string text, bool at_start, std::vector<int64_t>& ids) const {
@@ -136,7 +136,7 @@ struct Tokenizer::State {
   PreTokenizer pre_tokenizer;
   std::unique_ptr<WordModel> model;
   Decoder decoder;
-  Frame frame;
+  PostProcessor post_processor;
   AddedTokens added;
 };
 
@@ -154,7 +154,7 @@ std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special,
                                        std::optional<size_t> most) const {
   const std::string text = unicode::repaired(given);
   std::vector<int64_t> ids;
-  if (special) ids = state_->frame.before;
+  if (special) ids = state_->post_processor.before;
   for (const AddedTokens::Piece& piece : state_->added.find_in_raw(text)) {
     if (piece.token != nullptr) {
       ids.push_back(piece.token->id);
@@ -163,7 +163,7 @@ std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special,
                            piece.span.begin == 0, ids);
     }
   }
-  const auto& after = state_->frame.after;
+  const auto& after = state_->post_processor.after;
   const size_t around = special ? after.size() : 0;
   if (most && ids.size() + around > *most) ids.resize(*most - std::min(*most, around));
   if (special) ids.insert(ids.end(), after.begin(), after.end());
@@ -207,7 +207,7 @@ int64_t Tokenizer::size() const {
 // compares the text with and without the new token, starting where nothing was pending.
 std::string TextStream::add(int64_t id) {
   const std::string before =
-      tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_)});
+      tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(emitted_)});
   ids_.push_back(id);
   // A run of single bytes is decoded as a whole: the next byte may change the ones before it.
   const std::string token = tokenizer_.token_of(id).value_or("");
@@ -215,17 +215,17 @@ std::string TextStream::add(int64_t id) {
   const std::string all = tokenizer_.decode(ids_);
   if (all.size() <= before.size() || all.ends_with("\uFFFD")) return "";
   std::string more = all.substr(before.size());
-  ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_));
-  told_ = ids_.size();
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(emitted_));
+  emitted_ = ids_.size();
   return more;
 }
 
 std::string TextStream::finish() {
   const std::string before =
-      tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(told_)});
+      tokenizer_.decode({ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(emitted_)});
   const std::string all = tokenizer_.decode(ids_);
   ids_.clear();
-  told_ = 0;
+  emitted_ = 0;
   return all.size() > before.size() ? all.substr(before.size()) : "";
 }
 

@@ -11,7 +11,7 @@ void refuse_kind(const JsonObject& description, const std::string& those_that_ar
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("{}: '{}' is not supported; supported: {}", description.where(),
-                  shown(description.text("type", "")), those_that_are),
+                  for_message(description.text("type", "")), those_that_are),
       {.subject = description.where(),
        .hint = "use byte-level BPE, sentencepiece-style BPE or WordPiece; for models with another "
                "tokenizer, pass tokens made by transformers' AutoTokenizer"});

@@ -17,14 +17,15 @@ Vocabulary::Vocabulary(const JsonObject& model) {
   texts_.reserve(tokens.size());
   for (const auto& [text, id] : tokens.items()) {
     if (!id.is_number_unsigned())
-      model.refuse("vocab", fmt::format("gives '{}' the id {}", shown(text), shown(id.dump())),
+      model.refuse("vocab",
+                   fmt::format("gives '{}' the id {}", for_message(text), for_message(id.dump())),
                    "use integers from 0 as token ids");
     const auto [token, is_new] = ids_.emplace(text, id.get<int64_t>());
     const auto [same, alone] = texts_.emplace(token->second, &token->first);
     if (!is_new || !alone)
       model.refuse("vocab",
                    fmt::format("gives the id {} to both '{}' and '{}'", token->second,
-                               shown(*same->second), shown(text)),
+                               for_message(*same->second), for_message(text)),
                    "save the tokenizer again; this file is damaged");
   }
 }
@@ -61,7 +62,8 @@ class WordPiece : public WordModel {
     const std::string unknown = model.text("unk_token", "[UNK]");
     const auto id = vocabulary_.id(unknown);
     if (!id)
-      model.refuse("unk_token", "names '" + shown(unknown) + "', which is not in the vocabulary",
+      model.refuse("unk_token",
+                   "names '" + for_message(unknown) + "', which is not in the vocabulary",
                    "save the tokenizer again; this file is damaged");
     unknown_ = *id;
   }

@@ -64,7 +64,7 @@ void release_plan(const db_plan* plan) { delete static_cast<const OwnedPlan*>(pl
 
 namespace {
 
-constexpr int64_t kMostBuffers = 1024;
+constexpr int64_t kMaxBuffers = 1024;
 
 // Without this check, an option that only another device reads would be ignored silently.
 Failure check_owner(const Options& options, const OffloadKeys& keys, const char* key, bool read,
@@ -82,7 +82,7 @@ Failure read_offload(const Options& options, const OffloadKeys& keys, PlannedOff
   size_t word = 0;
   int64_t buffers = 0;
   Failure failure = read_word(options, keys.device, {"none", "cpu", "nvme"}, &word);
-  if (failure.ok()) failure = read_number(options, keys.buffer_count, 1, kMostBuffers, &buffers);
+  if (failure.ok()) failure = read_number(options, keys.buffer_count, 1, kMaxBuffers, &buffers);
   if (!failure.ok()) return failure;
   offload->place = kPlaces[word];
   const bool disk = offload->place == DB_PLACE_DISK;

@@ -11,13 +11,14 @@ constexpr uint64_t kKeptScratch = 16 << 20;  // a larger buffer is freed after t
 
 }  // namespace
 
-Collectives::Collectives(int32_t rank, int32_t size, Lanes* lanes, CollectiveLimits limits)
+Collectives::Collectives(int32_t rank, int32_t size, ConnectionEngine* engine,
+                         CollectiveLimits limits)
     : rank_(rank),
       size_(size),
-      lanes_(lanes),
+      engine_(engine),
       limits_(limits),
-      libgloo_(limits.by_libgloo && lanes != nullptr
-                   ? std::make_unique<GlooCollectives>(rank, size, lanes)
+      libgloo_(limits.by_libgloo && engine != nullptr
+                   ? std::make_unique<GlooCollectives>(rank, size, engine)
                    : nullptr) {
   for (Round& round : rounds_) {  // messages must not move, so this is their final capacity
     round.outgoing.reserve(static_cast<size_t>(size - 1));
@@ -34,7 +35,7 @@ Failure Collectives::run(const Op& op) {
   last_combined_ = nullptr;
   in_libgloo_ = libgloo_ != nullptr && GlooCollectives::has(op);
   if (in_libgloo_) return libgloo_->run(op, header_, op.blocking ? limits_.spin_ns : 0);
-  Failure failure = dispatch();
+  Failure failure = run_kind();
   if (scratch_size_ > kKeptScratch) {
     scratch_.reset();
     scratch_size_ = 0;
@@ -42,11 +43,11 @@ Failure Collectives::run(const Op& op) {
   return failure;
 }
 
-std::vector<int32_t> Collectives::heard() const {
-  return in_libgloo_ ? libgloo_->heard() : std::vector<int32_t>{};
+std::vector<int32_t> Collectives::received_from() const {
+  return in_libgloo_ ? libgloo_->received_from() : std::vector<int32_t>{};
 }
 
-Failure Collectives::dispatch() {
+Failure Collectives::run_kind() {
   switch (op_->kind) {
     case DB_ALL_REDUCE:
       return all_reduce();
@@ -89,7 +90,7 @@ void Collectives::send(int32_t peer, const void* data, uint64_t bytes) {
   message.header.bytes = bytes;
   message.data = static_cast<const uint8_t*>(data);
   message.group = &round_->group;
-  lanes_->send(peer, &message);
+  engine_->send(peer, &message);
 }
 
 void Collectives::receive(int32_t peer, void* data, uint64_t bytes) {
@@ -98,7 +99,7 @@ void Collectives::receive(int32_t peer, void* data, uint64_t bytes) {
   message.expected.bytes = bytes;
   message.data = static_cast<uint8_t*>(data);
   message.group = &round_->group;
-  lanes_->receive(peer, &message);
+  engine_->receive(peer, &message);
 }
 
 void Collectives::receive_combined(const void* own, void* data, uint64_t bytes) {
@@ -111,7 +112,7 @@ void Collectives::receive_combined(const void* own, void* data, uint64_t bytes) 
     message.group = &round_->group;
     message.after = last_combined_;
     last_combined_ = &message;
-    lanes_->receive(peer_at(step), &message);
+    engine_->receive(peer_at(step), &message);
   }
 }
 
@@ -119,7 +120,7 @@ Failure Collectives::finish(uint32_t slot) {
   Round& round = rounds_[slot];
   if (round.group.pending > 0) {
     const int64_t spin = op_->blocking ? limits_.spin_ns : 0;
-    if (Failure failure = lanes_->wait(round.group, op_->deadline_ns, spin); !failure.ok()) {
+    if (Failure failure = engine_->wait(round.group, op_->deadline_ns, spin); !failure.ok()) {
       if (!round.incoming.empty()) header_.round = round.incoming.front().expected.round;
       return failure;
     }

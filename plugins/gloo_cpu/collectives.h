@@ -16,8 +16,8 @@
 
 #include "common/error.h"
 #include "common/op.h"
+#include "gloo_cpu/connection_engine.h"
 #include "gloo_cpu/gloo_collectives.h"
-#include "gloo_cpu/lanes.h"
 
 namespace db::gloo_cpu {
 
@@ -36,8 +36,8 @@ struct CollectiveLimits {
 
 class Collectives {
  public:
-  // lanes: borrowed; NULL if size is 1.
-  Collectives(int32_t rank, int32_t size, Lanes* lanes, CollectiveLimits limits);
+  // engine: borrowed; NULL if size is 1.
+  Collectives(int32_t rank, int32_t size, ConnectionEngine* engine, CollectiveLimits limits);
 
   // Performs op, which is validated and not a SEND or RECV. A timeout comes without a message.
   Failure run(const Op& op);
@@ -46,7 +46,7 @@ class Collectives {
   // Whether it is in a round in which every rank sends at once, without waiting for another.
   bool in_first_round() const { return !in_libgloo_ && header_.round == 0; }
   // The ranks from which the last collective is known to have received a message.
-  std::vector<int32_t> heard() const;
+  std::vector<int32_t> received_from() const;
 
  private:
   // A part of a buffer, in bytes.
@@ -55,7 +55,7 @@ class Collectives {
     uint64_t size = 0;
   };
 
-  Failure dispatch();
+  Failure run_kind();
   Failure all_reduce();
   Failure exchange_all();
   Failure reduce_and_spread(const uint8_t* own);
@@ -98,7 +98,7 @@ class Collectives {
 
   const int32_t rank_;
   const int32_t size_;
-  Lanes* const lanes_;
+  ConnectionEngine* const engine_;
   const CollectiveLimits limits_;
   const std::unique_ptr<GlooCollectives> libgloo_;  // NULL: not requested, or one rank
 

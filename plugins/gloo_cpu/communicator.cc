@@ -14,8 +14,8 @@
 
 #include "common/serial_queue.h"
 #include "common/types.h"
+#include "gloo_cpu/operation_executor.h"
 #include "gloo_cpu/settings.h"
-#include "gloo_cpu/transport.h"
 
 namespace db::gloo_cpu {
 namespace {
@@ -27,18 +27,18 @@ struct Setup {
   int64_t default_timeout_ns = 0;
   std::string interface_name;
   Protect protect = Protect::kNone;
-  TransportLimits limits;
+  ExecutorLimits limits;
 };
 
 struct Communicator : db_communicator {
-  Communicator(const Setup& chosen, BootstrapStore shared, std::unique_ptr<Mesh> mesh,
+  Communicator(const Setup& chosen, BootstrapStore shared, std::unique_ptr<FullMesh> mesh,
                bool is_root);
 
   const Setup setup;
   const BootstrapStore store;
   const bool owns_store;  // made by create: the host's store must not be used after its destruction
   uint64_t splits = 0;
-  Transport transport;
+  OperationExecutor executor;
   SerialQueue queue;
 };
 
@@ -84,16 +84,16 @@ db_status async_error(const db_communicator* communicator, db_error* error) {
 
 db_status abort(db_communicator* communicator) {
   return guarded(nullptr, [&] {
-    // The queue first, so that whatever the transport then gives up counts as aborted.
+    // The queue first, so that whatever the executor then gives up counts as aborted.
     of(communicator)->queue.abort();
-    of(communicator)->transport.abort();
+    of(communicator)->executor.abort();
     return db_status{DB_OK};
   });
 }
 
 void destroy(db_communicator* communicator) {
   Communicator* const self = of(communicator);
-  self->transport.abort();
+  self->executor.abort();
   self->queue.shutdown();
   if (self->owns_store) self->store.close();
   delete self;
@@ -117,30 +117,30 @@ constexpr db_communicator_functions kFunctions = {
     nullptr,  // get_extension
 };
 
-std::unique_ptr<FailureBoard> make_board(const Setup& setup, const BootstrapStore& store) {
+std::unique_ptr<FailureReporter> make_reporter(const Setup& setup, const BootstrapStore& store) {
   if (setup.size == 1) return nullptr;
-  return std::make_unique<FailureBoard>(store, setup.rank, setup.size);
+  return std::make_unique<FailureReporter>(store, setup.rank, setup.size);
 }
 
-Communicator::Communicator(const Setup& chosen, BootstrapStore shared, std::unique_ptr<Mesh> mesh,
-                           bool is_root)
+Communicator::Communicator(const Setup& chosen, BootstrapStore shared,
+                           std::unique_ptr<FullMesh> mesh, bool is_root)
     : db_communicator{sizeof(db_communicator), &kFunctions, chosen.rank, chosen.size},
       setup(chosen),
       store(std::move(shared)),
       owns_store(is_root),
-      transport(chosen.rank, chosen.size, std::move(mesh), make_board(chosen, store),
-                chosen.limits),
-      queue(&transport, chosen.size) {}
+      executor(chosen.rank, chosen.size, std::move(mesh), make_reporter(chosen, store),
+               chosen.limits),
+      queue(&executor, chosen.size) {}
 
 // *how: how the ranks are connected, for the log; NULL: not requested.
 Failure open(const Setup& setup, const BootstrapStore& store, bool is_root,
              db_communicator** result, std::string* how = nullptr) {
-  std::unique_ptr<Mesh> mesh;
+  std::unique_ptr<FullMesh> mesh;
   if (setup.size > 1) {
     Failure failure;
-    mesh = Mesh::connect({setup.rank, setup.size, setup.interface_name, setup.protect,
-                          now_ns() + setup.default_timeout_ns},
-                         store, &failure);
+    mesh = FullMesh::connect({setup.rank, setup.size, setup.interface_name, setup.protect,
+                              now_ns() + setup.default_timeout_ns},
+                             store, &failure);
     if (mesh == nullptr) return failure;
     if (how != nullptr) *how = mesh->describe();
   }

@@ -1,4 +1,4 @@
-// The communicator of this backend: the ABI's functions on top of a queue and a transport.
+// The communicator of this backend: the ABI's functions on top of a queue and its executor.
 // Thread rule: as tagged in distributed_backend.h.
 #pragma once
 

@@ -82,10 +82,10 @@ class SentCopy {
 
 }  // namespace
 
-GlooCollectives::GlooCollectives(int32_t rank, int32_t size, Lanes* lanes)
+GlooCollectives::GlooCollectives(int32_t rank, int32_t size, ConnectionEngine* engine)
     : rank_(rank),
       size_(size),
-      transport_(std::make_shared<GlooTransport>(rank, size, lanes)),
+      transport_(std::make_shared<GlooTransport>(rank, size, engine)),
       context_(std::make_shared<ConnectedContext>(transport_)) {}
 
 bool GlooCollectives::has(const Op& op) {
@@ -106,7 +106,7 @@ Failure GlooCollectives::run(const Op& op, const Header& header, int64_t spin_ns
   transport_->begin(header, op.deadline_ns, spin_ns);
   try {
     perform(op);
-  } catch (const LanesFailed& failed) {
+  } catch (const EngineFailed& failed) {
     return failed.failure();
   }
   if (transport_->unfinished() == 0) return {};
@@ -117,7 +117,7 @@ Failure GlooCollectives::run(const Op& op, const Header& header, int64_t spin_ns
                        DB_ERROR_COMM_DEAD);
 }
 
-std::vector<int32_t> GlooCollectives::heard() const { return transport_->heard(); }
+std::vector<int32_t> GlooCollectives::received_from() const { return transport_->received_from(); }
 
 void GlooCollectives::perform(const Op& op) {
   switch (op.kind) {

@@ -10,7 +10,7 @@
 
 #include "common/error.h"
 #include "common/op.h"
-#include "gloo_cpu/lanes.h"
+#include "gloo_cpu/connection_engine.h"
 
 namespace gloo {
 class Context;
@@ -22,7 +22,7 @@ class GlooTransport;
 
 class GlooCollectives {
  public:
-  GlooCollectives(int32_t rank, int32_t size, Lanes* lanes);
+  GlooCollectives(int32_t rank, int32_t size, ConnectionEngine* engine);
 
   // Whether libgloo can run op. It has no reduce_scatter over unbound buffers. With zero elements,
   // its reductions send nothing, so that a mismatch between ranks would go unnoticed, and its
@@ -34,7 +34,7 @@ class GlooCollectives {
   Failure run(const Op& op, const Header& header, int64_t spin_ns);
 
   // The ranks from which the last operation received a message.
-  std::vector<int32_t> heard() const;
+  std::vector<int32_t> received_from() const;
 
  private:
   void perform(const Op& op);

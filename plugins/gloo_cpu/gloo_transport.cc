@@ -104,8 +104,8 @@ class Peer final : public gloo::transport::Pair {
 
 }  // namespace
 
-GlooTransport::GlooTransport(int32_t own_rank, int32_t ranks, Lanes* lanes)
-    : Context(own_rank, ranks), lanes_(lanes), heard_(static_cast<size_t>(ranks)) {
+GlooTransport::GlooTransport(int32_t own_rank, int32_t ranks, ConnectionEngine* engine)
+    : Context(own_rank, ranks), engine_(engine), received_from_(static_cast<size_t>(ranks)) {
   for (int32_t peer = 0; peer < size; ++peer)
     if (peer != rank) createPair(peer);
 }
@@ -114,13 +114,13 @@ void GlooTransport::begin(const Header& header, int64_t deadline_ns, int64_t spi
   header_ = header;
   deadline_ns_ = deadline_ns;
   spin_ns_ = spin_ns;
-  heard_.assign(heard_.size(), false);
+  received_from_.assign(received_from_.size(), false);
 }
 
-std::vector<int32_t> GlooTransport::heard() const {
+std::vector<int32_t> GlooTransport::received_from() const {
   std::vector<int32_t> ranks;
-  for (size_t peer = 0; peer < heard_.size(); ++peer)
-    if (heard_[peer]) ranks.push_back(static_cast<int32_t>(peer));
+  for (size_t peer = 0; peer < received_from_.size(); ++peer)
+    if (received_from_[peer]) ranks.push_back(static_cast<int32_t>(peer));
   return ranks;
 }
 
@@ -142,7 +142,7 @@ GlooTransport::Message* GlooTransport::send(int32_t peer, uint64_t slot, const u
   message->out.header.bytes = bytes;
   message->out.data = data;
   message->out.group = &message->group;
-  lanes_->send(peer, &message->out);
+  engine_->send(peer, &message->out);
   return message;
 }
 
@@ -154,17 +154,17 @@ GlooTransport::Message* GlooTransport::receive(int32_t peer, uint64_t slot, uint
   message->in.expected.bytes = bytes;
   message->in.data = data;
   message->in.group = &message->group;
-  lanes_->receive(peer, &message->in);
+  engine_->receive(peer, &message->in);
   return message;
 }
 
 int32_t GlooTransport::finish(Message* message) {
   if (message->group.pending > 0) {
-    Failure failure = lanes_->wait(message->group, deadline_ns_, spin_ns_);
-    if (!failure.ok()) throw LanesFailed(std::move(failure));
+    Failure failure = engine_->wait(message->group, deadline_ns_, spin_ns_);
+    if (!failure.ok()) throw EngineFailed(std::move(failure));
   }
   const int32_t peer = message->peer;
-  if (message->in.group != nullptr) heard_[static_cast<size_t>(peer)] = true;
+  if (message->in.group != nullptr) received_from_[static_cast<size_t>(peer)] = true;
   free_.push_back(message);
   return peer;
 }

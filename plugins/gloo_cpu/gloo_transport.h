@@ -1,6 +1,6 @@
 // GlooTransport: this backend's connections as a transport of libgloo. libgloo's collectives post
-// sends and receives on unbound buffers and wait for them; here these become messages of Lanes. It
-// uses no device, listener or thread of libgloo.
+// sends and receives on unbound buffers and wait for them; here these become messages of
+// ConnectionEngine. It uses no device, listener or thread of libgloo.
 //
 // Between two ranks, messages arrive in the order in which they were sent, and libgloo's
 // collectives post receives in the order of the peer's sends. Each header carries the operation,
@@ -23,14 +23,14 @@
 #include <vector>
 
 #include "common/error.h"
-#include "gloo_cpu/lanes.h"
+#include "gloo_cpu/connection_engine.h"
 
 namespace db::gloo_cpu {
 
-// Carries a failure of Lanes through libgloo.
-class LanesFailed final : public std::exception {
+// Carries a failure of ConnectionEngine through libgloo.
+class EngineFailed final : public std::exception {
  public:
-  explicit LanesFailed(Failure failure) : failure_(std::move(failure)) {}
+  explicit EngineFailed(Failure failure) : failure_(std::move(failure)) {}
   const char* what() const noexcept override { return failure_.message.c_str(); }
   const Failure& failure() const { return failure_; }
 
@@ -48,18 +48,18 @@ class GlooTransport final : public gloo::transport::Context {
     Incoming in;
   };
 
-  GlooTransport(int32_t own_rank, int32_t ranks, Lanes* lanes);
+  GlooTransport(int32_t own_rank, int32_t ranks, ConnectionEngine* engine);
 
   // Before a collective. header: of its messages, without round and bytes.
   void begin(const Header& header, int64_t deadline_ns, int64_t spin_ns);
   // The number of messages posted but not waited for.
   size_t unfinished() const { return messages_.size() - free_.size(); }
   // The ranks that have sent it a message.
-  std::vector<int32_t> heard() const;
+  std::vector<int32_t> received_from() const;
 
   Message* send(int32_t peer, uint64_t slot, const uint8_t* data, uint64_t bytes);
   Message* receive(int32_t peer, uint64_t slot, uint8_t* data, uint64_t bytes);
-  // Waits for message, frees it and returns its peer. Throws LanesFailed.
+  // Waits for message, frees it and returns its peer. Throws EngineFailed.
   int32_t finish(Message* message);
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
@@ -69,14 +69,14 @@ class GlooTransport final : public gloo::transport::Context {
  private:
   Message* take(int32_t peer);
 
-  Lanes* const lanes_;
+  ConnectionEngine* const engine_;
   Header header_;
   int64_t deadline_ns_ = 0;
   int64_t spin_ns_ = 0;
-  // All ever made. They survive a failure that unwinds libgloo, since the lanes refer to them.
+  // All ever made. They survive a failure that unwinds libgloo, since the engine refers to them.
   std::deque<Message> messages_;
   std::vector<Message*> free_;
-  std::vector<bool> heard_;  // by rank
+  std::vector<bool> received_from_;  // by rank
 };
 
 // BootstrapStore: the host's key-value store as this backend uses it. A communicator made by split

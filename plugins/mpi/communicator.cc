@@ -176,7 +176,7 @@ Failure Communicator::create(MPI_Comm comm, const Tuning& tuning, int64_t defaul
   std::unique_ptr<Communicator> made(
       new Communicator(comm, rank, size, tuning, default_timeout_ns));
   made->watch_.begin("setting up a communicator", default_timeout_ns);
-  Failure failure = Gate::create(comm, &made->gate_);
+  Failure failure = EntryBarrier::create(comm, &made->entry_barrier_);
   made->watch_.end();
   if (failure.ok()) *result = std::move(made);
   return failure;
@@ -184,7 +184,7 @@ Failure Communicator::create(MPI_Comm comm, const Tuning& tuning, int64_t defaul
 
 Communicator::~Communicator() {
   const bool clean = !queue_.failed();
-  if (gate_ != nullptr) gate_->withdraw();
+  if (entry_barrier_ != nullptr) entry_barrier_->withdraw();
   queue_.shutdown();
   // Open MPI's MPI_Comm_free is local, but after a failure nothing is certain, so comm is leaked.
   MPI_Comm comm = comm_;
@@ -210,13 +210,13 @@ db_status Communicator::execute(Op& op, Failure* failure) {
     if (status < 0) failed(*failure);
     return status;
   }
-  const Inside inside;
-  if (gate_ != nullptr) {
-    if (gate_->pass(op, failure) != DB_OK) {
+  const InsideMpi inside;
+  if (entry_barrier_ != nullptr) {
+    if (entry_barrier_->enter(op, failure) != DB_OK) {
       failed(*failure);
       return failure->status;
     }
-    if (op.kind == DB_BARRIER) return DB_OK;  // the gate acted as the barrier
+    if (op.kind == DB_BARRIER) return DB_OK;  // the entry barrier acted as the barrier
   }
   watch_.begin(op);
   const int code = collectives_.run(op);
@@ -234,12 +234,12 @@ db_status Communicator::poll(Op& op, Failure* failure) {
 }
 
 void Communicator::failed(const Failure& failure) {
-  if (failure.dead() && gate_ != nullptr) gate_->withdraw();
+  if (failure.dead() && entry_barrier_ != nullptr) entry_barrier_->withdraw();
 }
 
 void Communicator::abort() {
   queue_.abort();
-  if (gate_ != nullptr) gate_->withdraw();
+  if (entry_barrier_ != nullptr) entry_barrier_->withdraw();
 }
 
 db_status Communicator::split(int32_t color, int32_t key, db_communicator** result,

@@ -12,7 +12,7 @@
 #include "common/op.h"
 #include "common/serial_queue.h"
 #include "mpi/collectives.h"
-#include "mpi/gate.h"
+#include "mpi/entry_barrier.h"
 #include "mpi/watchdog.h"
 
 namespace db::mpi {
@@ -70,7 +70,7 @@ class Communicator final : public Executor {
   Watch watch_;
   Collectives collectives_;
   PointToPoint point_to_point_;
-  std::unique_ptr<Gate> gate_;  // empty: the ranks are not all on one machine
+  std::unique_ptr<EntryBarrier> entry_barrier_;  // empty: the ranks are not all on one machine
   SerialQueue queue_;
 };
 

@@ -18,35 +18,36 @@ namespace db::mpi {
 namespace {
 
 std::mutex switch_mutex;
-std::atomic<int32_t> crowd{INT32_MAX};  // from this many threads inside on, they yield
+std::atomic<int32_t> yield_threshold{INT32_MAX};  // from this many threads inside on, they yield
 std::atomic<int32_t> inside{0};
-bool (*set_yield)(bool) = nullptr;  // written once, before crowd
+bool (*set_yield)(bool) = nullptr;  // written once, before yield_threshold
 
 // Under the mutex, so the last thread to switch applies the latest count.
 void turn_switch() {
   const std::lock_guard lock(switch_mutex);
-  set_yield(inside.load(std::memory_order_relaxed) >= crowd.load(std::memory_order_relaxed));
+  set_yield(inside.load(std::memory_order_relaxed) >=
+            yield_threshold.load(std::memory_order_relaxed));
 }
 
 }  // namespace
 
-void yield_when_crowded(int32_t threads) {
+void yield_when_oversubscribed(int32_t threads) {
   // Open MPI reads its setting mpi_yield_when_idle only at start-up and applies it this way.
   const auto function =
       reinterpret_cast<bool (*)(bool)>(dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle"));
   if (function == nullptr) return;
   set_yield = function;
-  crowd.store(threads, std::memory_order_release);
+  yield_threshold.store(threads, std::memory_order_release);
 }
 
-Inside::Inside() {
+InsideMpi::InsideMpi() {
   const int32_t now = inside.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (now == crowd.load(std::memory_order_acquire)) turn_switch();
+  if (now == yield_threshold.load(std::memory_order_acquire)) turn_switch();
 }
 
-Inside::~Inside() {
+InsideMpi::~InsideMpi() {
   const int32_t before = inside.fetch_sub(1, std::memory_order_relaxed);
-  if (before == crowd.load(std::memory_order_acquire)) turn_switch();
+  if (before == yield_threshold.load(std::memory_order_acquire)) turn_switch();
 }
 
 namespace {
@@ -89,7 +90,7 @@ Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
     if (yield == Yield::kAlways || (yield == Yield::kAuto && local_size > cores))
       setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     else if (yield == Yield::kAuto && !told)
-      yield_when_crowded(static_cast<int32_t>(cores) / std::max(local_size, 1) + 1);
+      yield_when_oversubscribed(static_cast<int32_t>(cores) / std::max(local_size, 1) + 1);
     Watch watch;
     watch.begin("MPI_Init_thread", timeout_ns);
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);

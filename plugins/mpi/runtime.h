@@ -11,22 +11,22 @@
 
 namespace db::mpi {
 
-// Inside: marks a thread that runs an MPI collective, for its own lifetime. A thread that waits in
-// MPI spins, but the message it waits for may have to be sent by another thread, of this rank or of
-// one on the same machine. When there are more such threads than cores, waiting threads yield their
-// core whenever they find nothing; otherwise every operation would cost a scheduler time slice
-// (milliseconds instead of microseconds). [any-thread].
+// InsideMpi: marks a thread that runs an MPI collective, for its own lifetime. A thread that waits
+// in MPI spins, but the message it waits for may have to be sent by another thread, of this rank or
+// of one on the same machine. When there are more such threads than cores, waiting threads yield
+// their core whenever they find nothing; otherwise every operation would cost a scheduler time
+// slice (milliseconds instead of microseconds). [any-thread].
 
 // From now on, waiting threads yield while at least this many of this process are inside. Does
 // nothing if the MPI library has no such switch (only Open MPI has one).
-void yield_when_crowded(int32_t threads);
+void yield_when_oversubscribed(int32_t threads);
 
-class Inside {
+class InsideMpi {
  public:
-  Inside();
-  ~Inside();
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
+  InsideMpi();
+  ~InsideMpi();
+  InsideMpi(const InsideMpi&) = delete;
+  InsideMpi& operator=(const InsideMpi&) = delete;
 };
 
 enum class Yield { kAuto, kAlways, kNever };

@@ -63,7 +63,7 @@ void choose_interface(const db_communicator_params& params) {
   setenv("NCCL_SOCKET_IFNAME", name.c_str(), 0);
 }
 
-constexpr uint64_t kMostBytes = 2048;
+constexpr uint64_t kMaxValueBytes = 2048;
 constexpr char kYes = 'y', kNo = 'n';
 
 // A store call's error, converted to a failure that names the rank waited for.
@@ -91,7 +91,7 @@ Failure publish(const db_store& store, const std::string& key, const std::string
 Failure fetch(const db_store& store, const std::string& key, int32_t of, int64_t deadline_ns,
               std::string* value) {
   StoreError error;
-  value->resize(kMostBytes);
+  value->resize(kMaxValueBytes);
   uint64_t size = value->size();
   const int64_t left = std::max<int64_t>(deadline_ns - now_ns(), 1);
   const db_status status =

@@ -18,15 +18,15 @@ uint64_t before(const uint64_t* counts, int32_t rank) {
 // Launches one operation. After a failed step, every further step does nothing.
 class Calls {
  public:
-  Calls(const Channel& channel, const Op& op, Leftovers* left)
-      : channel_(channel), op_(op), left_(left) {}
+  Calls(const LaunchContext& context, const Op& op, LaunchResources* resources)
+      : context_(context), op_(op), resources_(resources) {}
 
   Failure run();
 
  private:
   void check(ncclResult_t result) {
     if (failure_.ok() && result != ncclSuccess && result != ncclInProgress)
-      failure_ = nccl_failure(result, channel_.comm, describe(op_));
+      failure_ = nccl_failure(result, context_.comm, describe(op_));
   }
   void check(cudaError_t error) {
     if (failure_.ok() && error != cudaSuccess) failure_ = cuda_failure(error, describe(op_));
@@ -42,22 +42,22 @@ class Calls {
   void send(const char* from, uint64_t count, int32_t peer) {
     if (failure_.ok() && count != 0)
       check(
-          nccl().Send(from, count * op_.element, ncclUint8, peer, channel_.comm, channel_.stream));
+          nccl().Send(from, count * op_.element, ncclUint8, peer, context_.comm, context_.stream));
   }
   void receive(char* to, uint64_t count, int32_t peer) {
     if (failure_.ok() && count != 0)
-      check(nccl().Recv(to, count * op_.element, ncclUint8, peer, channel_.comm, channel_.stream));
+      check(nccl().Recv(to, count * op_.element, ncclUint8, peer, context_.comm, context_.stream));
   }
   void copy(void* to, const void* from, uint64_t count) {
     if (failure_.ok() && count != 0)
       check(cuda().MemcpyAsync(to, from, count * op_.element, cudaMemcpyDeviceToDevice,
-                               channel_.stream));
+                               context_.stream));
   }
   const char* in(uint64_t element) const {
     return static_cast<const char*>(op_.send) + element * op_.element;
   }
   char* out(uint64_t element) const { return static_cast<char*>(op_.recv) + element * op_.element; }
-  bool is_root() const { return op_.root_or_peer == channel_.rank; }
+  bool is_root() const { return op_.root_or_peer == context_.rank; }
 
   ncclRedOp_t combine();
   void all_gather_v();
@@ -66,9 +66,9 @@ class Calls {
   void gather();
   void scatter();
 
-  const Channel& channel_;
+  const LaunchContext& context_;
   const Op& op_;
-  Leftovers* const left_;
+  LaunchResources* const resources_;
   Failure failure_;
 };
 
@@ -76,20 +76,20 @@ ncclRedOp_t Calls::combine() {
   if (op_.reduce != DB_PREMUL_SUM) return reduction(op_.dtype, op_.reduce);
   alignas(8) std::array<char, 8> scalar{};
   write_scalar(op_.dtype, op_.scale, scalar.data());
-  check(nccl().RedOpCreatePreMulSum(&left_->reduction, scalar.data(), datatype(op_.dtype),
-                                    ncclScalarHostImmediate, channel_.comm));
-  return left_->reduction;
+  check(nccl().RedOpCreatePreMulSum(&resources_->reduction, scalar.data(), datatype(op_.dtype),
+                                    ncclScalarHostImmediate, context_.comm));
+  return resources_->reduction;
 }
 
 void Calls::all_gather_v() {
   group([&] {
     uint64_t begin = 0;
-    for (int32_t root = 0; root < channel_.size && failure_.ok(); ++root) {
+    for (int32_t root = 0; root < context_.size && failure_.ok(); ++root) {
       const uint64_t count = op_.recv_counts[root];
       if (count != 0)
-        check(nccl().Broadcast(root == channel_.rank ? op_.send : out(begin), out(begin),
-                               count * op_.element, ncclUint8, root, channel_.comm,
-                               channel_.stream));
+        check(nccl().Broadcast(root == context_.rank ? op_.send : out(begin), out(begin),
+                               count * op_.element, ncclUint8, root, context_.comm,
+                               context_.stream));
       begin += count;
     }
   });
@@ -99,11 +99,11 @@ void Calls::reduce_scatter_v() {
   const ncclRedOp_t how = combine();
   group([&] {
     uint64_t begin = 0;
-    for (int32_t root = 0; root < channel_.size && failure_.ok(); ++root) {
+    for (int32_t root = 0; root < context_.size && failure_.ok(); ++root) {
       const uint64_t count = op_.recv_counts[root];
       if (count != 0)
         check(nccl().Reduce(in(begin), op_.recv, count, datatype(op_.dtype), how, root,
-                            channel_.comm, channel_.stream));
+                            context_.comm, context_.stream));
       begin += count;
     }
   });
@@ -115,24 +115,24 @@ void Calls::all_to_all() {
   const auto taken = [&](int32_t r) { return uneven ? op_.recv_counts[r] : op_.count; };
   const char* from = in(0);
   // Arriving data must not overwrite data that has not been sent yet.
-  if (op_.in_place && channel_.size > 1) {
+  if (op_.in_place && context_.size > 1) {
     const uint64_t bytes = op_.send_size * op_.element;
-    const cudaError_t error = cuda().MallocAsync(&left_->scratch, bytes, channel_.stream);
+    const cudaError_t error = cuda().MallocAsync(&resources_->scratch, bytes, context_.stream);
     if (error == cudaErrorMemoryAllocation) failure_ = no_memory(bytes, describe(op_));
     check(error);
-    copy(left_->scratch, from, op_.send_size);
-    from = static_cast<const char*>(left_->scratch);
+    copy(resources_->scratch, from, op_.send_size);
+    from = static_cast<const char*>(resources_->scratch);
   } else if (!op_.in_place) {
-    const uint64_t here = uneven ? before(op_.recv_counts, channel_.rank)
-                                 : op_.count * static_cast<uint64_t>(channel_.rank);
-    const uint64_t there = uneven ? before(op_.send_counts, channel_.rank) : here;
-    copy(out(here), in(there), sent(channel_.rank));
+    const uint64_t here = uneven ? before(op_.recv_counts, context_.rank)
+                                 : op_.count * static_cast<uint64_t>(context_.rank);
+    const uint64_t there = uneven ? before(op_.send_counts, context_.rank) : here;
+    copy(out(here), in(there), sent(context_.rank));
   }
-  if (channel_.size == 1) return;
+  if (context_.size == 1) return;
   group([&] {
     uint64_t leaving = 0, arriving = 0;
-    for (int32_t peer = 0; peer < channel_.size; ++peer) {
-      if (peer != channel_.rank) {
+    for (int32_t peer = 0; peer < context_.size; ++peer) {
+      if (peer != context_.rank) {
         send(from + leaving * op_.element, sent(peer), peer);
         receive(out(arriving), taken(peer), peer);
       }
@@ -145,24 +145,24 @@ void Calls::all_to_all() {
 void Calls::gather() {
   const uint64_t part = op_.count;
   if (is_root() && !op_.in_place)
-    copy(out(part * static_cast<uint64_t>(channel_.rank)), in(0), part);
-  if (channel_.size == 1) return;
+    copy(out(part * static_cast<uint64_t>(context_.rank)), in(0), part);
+  if (context_.size == 1) return;
   group([&] {
     if (!is_root()) send(in(0), part, op_.root_or_peer);
-    for (int32_t peer = 0; is_root() && peer < channel_.size; ++peer)
-      if (peer != channel_.rank) receive(out(part * static_cast<uint64_t>(peer)), part, peer);
+    for (int32_t peer = 0; is_root() && peer < context_.size; ++peer)
+      if (peer != context_.rank) receive(out(part * static_cast<uint64_t>(peer)), part, peer);
   });
 }
 
 void Calls::scatter() {
   const uint64_t part = op_.count;
   if (is_root() && !op_.in_place)
-    copy(out(0), in(part * static_cast<uint64_t>(channel_.rank)), part);
-  if (channel_.size == 1) return;
+    copy(out(0), in(part * static_cast<uint64_t>(context_.rank)), part);
+  if (context_.size == 1) return;
   group([&] {
     if (!is_root()) receive(out(0), part, op_.root_or_peer);
-    for (int32_t peer = 0; is_root() && peer < channel_.size; ++peer)
-      if (peer != channel_.rank) send(in(part * static_cast<uint64_t>(peer)), part, peer);
+    for (int32_t peer = 0; is_root() && peer < context_.size; ++peer)
+      if (peer != context_.rank) send(in(part * static_cast<uint64_t>(peer)), part, peer);
   });
 }
 
@@ -173,34 +173,34 @@ Failure Calls::run() {
     case DB_ALL_REDUCE: {
       const ncclRedOp_t how = combine();
       if (failure_.ok())
-        check(nccl().AllReduce(op_.send, op_.recv, op_.count, type, how, channel_.comm,
-                               channel_.stream));
+        check(nccl().AllReduce(op_.send, op_.recv, op_.count, type, how, context_.comm,
+                               context_.stream));
       break;
     }
     case DB_REDUCE: {
       const ncclRedOp_t how = combine();
       if (failure_.ok())
         check(nccl().Reduce(op_.send, op_.recv, op_.count, type, how, op_.root_or_peer,
-                            channel_.comm, channel_.stream));
+                            context_.comm, context_.stream));
       break;
     }
     case DB_REDUCE_SCATTER: {
       const ncclRedOp_t how = combine();
       if (failure_.ok())
-        check(nccl().ReduceScatter(op_.send, op_.recv, op_.count, type, how, channel_.comm,
-                                   channel_.stream));
+        check(nccl().ReduceScatter(op_.send, op_.recv, op_.count, type, how, context_.comm,
+                                   context_.stream));
       break;
     }
     case DB_BROADCAST:
       check(nccl().Broadcast(is_root() ? op_.send : op_.recv, op_.recv, bytes, ncclUint8,
-                             op_.root_or_peer, channel_.comm, channel_.stream));
+                             op_.root_or_peer, context_.comm, context_.stream));
       break;
     case DB_ALL_GATHER:
-      check(nccl().AllGather(op_.send, op_.recv, bytes, ncclUint8, channel_.comm, channel_.stream));
+      check(nccl().AllGather(op_.send, op_.recv, bytes, ncclUint8, context_.comm, context_.stream));
       break;
     case DB_BARRIER:
-      check(nccl().AllReduce(channel_.token, channel_.token, 1, ncclInt32, ncclSum, channel_.comm,
-                             channel_.stream));
+      check(nccl().AllReduce(context_.token, context_.token, 1, ncclInt32, ncclSum, context_.comm,
+                             context_.stream));
       break;
     case DB_ALL_GATHER_V:
       all_gather_v();
@@ -222,33 +222,33 @@ Failure Calls::run() {
 
 }  // namespace
 
-Failure start(const Channel& channel, const Op& op, Leftovers* left) {
-  return Calls(channel, op, left).run();
+Failure start(const LaunchContext& context, const Op& op, LaunchResources* resources) {
+  return Calls(context, op, resources).run();
 }
 
-Failure start_messages(const Channel& channel, const std::vector<const Op*>& ops) {
+Failure start_messages(const LaunchContext& context, const std::vector<const Op*>& ops) {
   const auto problem = [&](ncclResult_t result, const Op& op) {
     const bool good = result == ncclSuccess || result == ncclInProgress;
-    return good ? Failure{} : nccl_failure(result, channel.comm, describe(op));
+    return good ? Failure{} : nccl_failure(result, context.comm, describe(op));
   };
   Failure failure = problem(nccl().GroupStart(), *ops[0]);
   if (!failure.ok()) return failure;
   for (const Op* const op : ops) {
     const ncclResult_t result = op->kind == DB_SEND
                                     ? nccl().Send(op->send, op->count * op->element, ncclUint8,
-                                                  op->root_or_peer, channel.comm, channel.stream)
+                                                  op->root_or_peer, context.comm, context.stream)
                                     : nccl().Recv(op->recv, op->count * op->element, ncclUint8,
-                                                  op->root_or_peer, channel.comm, channel.stream);
+                                                  op->root_or_peer, context.comm, context.stream);
     if (failure.ok()) failure = problem(result, *op);
   }
   const ncclResult_t end = nccl().GroupEnd();
   return failure.ok() ? problem(end, *ops[0]) : failure;
 }
 
-void give_back(const Channel& channel, Leftovers* left) {
-  if (left->scratch != nullptr) cuda().FreeAsync(left->scratch, channel.stream);
-  if (left->reduction != ncclNumOps) nccl().RedOpDestroy(left->reduction, channel.comm);
-  *left = {};
+void release_resources(const LaunchContext& context, LaunchResources* resources) {
+  if (resources->scratch != nullptr) cuda().FreeAsync(resources->scratch, context.stream);
+  if (resources->reduction != ncclNumOps) nccl().RedOpDestroy(resources->reduction, context.comm);
+  *resources = {};
 }
 
 }  // namespace db::nccl

@@ -1,4 +1,4 @@
-// The NCCL calls that make up one operation of the ABI. The caller holds the pipeline's lock; the
+// The NCCL calls that make up one operation of the ABI. The caller holds the queue's lock; the
 // communicator's device must be current and the communicator ready for calls.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace db::nccl {
 
 // The communicator and stream on which operations run.
-struct Channel {
+struct LaunchContext {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   void* token = nullptr;  // four bytes of device memory, for the barrier
@@ -19,17 +19,17 @@ struct Channel {
 };
 
 // Resources to free once the calls have been launched.
-struct Leftovers {
+struct LaunchResources {
   void* scratch = nullptr;
   ncclRedOp_t reduction = ncclNumOps;  // ncclNumOps: none was made
 };
 
 // Any kind except SEND and RECV. A failure leaves the communicator in mid-operation: it is dead.
-Failure start(const Channel& channel, const Op& op, Leftovers* left);
+Failure start(const LaunchContext& context, const Op& op, LaunchResources* resources);
 
 // All given SEND and RECV operations in one group, so that none of them waits for another.
-Failure start_messages(const Channel& channel, const std::vector<const Op*>& ops);
+Failure start_messages(const LaunchContext& context, const std::vector<const Op*>& ops);
 
-void give_back(const Channel& channel, Leftovers* left);
+void release_resources(const LaunchContext& context, LaunchResources* resources);
 
 }  // namespace db::nccl

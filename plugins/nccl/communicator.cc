@@ -15,7 +15,7 @@
 #include "nccl/device.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
-#include "nccl/pipeline.h"
+#include "nccl/op_queue.h"
 #include "nccl/types.h"
 
 namespace db::nccl {
@@ -29,9 +29,9 @@ struct Setup {
 };
 
 struct Communicator : db_communicator {
-  Communicator(const Setup& chosen, std::unique_ptr<Pipeline> made);
+  Communicator(const Setup& chosen, std::unique_ptr<OpQueue> made);
   const Setup setup;
-  const std::unique_ptr<Pipeline> pipeline;
+  const std::unique_ptr<OpQueue> queue;
 };
 
 Communicator& of(db_communicator* communicator) {
@@ -87,38 +87,38 @@ db_status submit(db_communicator* communicator, const db_op* raw, db_request** r
                            raw->memory != DB_MEMORY_CUDA;
       return report(on_host ? refuse_host_memory(*raw) : invalid, error);
     }
-    return self.pipeline->submit(op, static_cast<cudaStream_t>(raw->stream), request, error);
+    return self.queue->submit(op, static_cast<cudaStream_t>(raw->stream), request, error);
   });
 }
 
 db_status test(db_request* request, db_error* error) {
-  return guarded(error, [&] { return Pipeline::test(request, error); });
+  return guarded(error, [&] { return OpQueue::test(request, error); });
 }
 
 db_status wait_host(db_request* request, int64_t timeout_ns, db_error* error) {
-  return guarded(error, [&] { return Pipeline::wait(request, timeout_ns, error); });
+  return guarded(error, [&] { return OpQueue::wait(request, timeout_ns, error); });
 }
 
 db_status wait_stream(db_request* request, void* stream, db_error* error) {
   return guarded(error, [&] {
-    return Pipeline::wait_stream(request, static_cast<cudaStream_t>(stream), error);
+    return OpQueue::wait_stream(request, static_cast<cudaStream_t>(stream), error);
   });
 }
 
 void release(db_request* request) {
   guarded(nullptr, [&] {
-    Pipeline::release(request);
+    OpQueue::release(request);
     return db_status{DB_OK};
   });
 }
 
 db_status async_error(const db_communicator* communicator, db_error* error) {
-  return of(communicator).pipeline->async_error(error);
+  return of(communicator).queue->async_error(error);
 }
 
 db_status abort(db_communicator* communicator) {
   return guarded(nullptr, [&] {
-    of(communicator).pipeline->fail(Failure::make(DB_ERR_ABORTED, "nccl: abort was called"));
+    of(communicator).queue->fail(Failure::make(DB_ERR_ABORTED, "nccl: abort was called"));
     return db_status{DB_OK};
   });
 }
@@ -129,20 +129,20 @@ void destroy(db_communicator* communicator) {
 
 // comm is ready; takes ownership of it.
 Failure open(const Setup& setup, ncclComm_t comm, db_communicator** result) {
-  std::unique_ptr<Pipeline> pipeline;
-  Failure failure = Pipeline::create(comm, setup.device, setup.settings, &pipeline);
-  if (failure.ok()) *result = new Communicator(setup, std::move(pipeline));
+  std::unique_ptr<OpQueue> queue;
+  Failure failure = OpQueue::create(comm, setup.device, setup.settings, &queue);
+  if (failure.ok()) *result = new Communicator(setup, std::move(queue));
   return failure;
 }
 
 // The last step of split and shrink: part, if not NULL, becomes the result.
-db_status adopt(const Communicator& self, Failure failure, ncclComm_t part, const char* what,
+db_status adopt(const Communicator& self, Failure failure, ncclComm_t child, const char* what,
                 db_communicator** result, db_error* error) {
   const int64_t timeout_ns = self.setup.timeout_ns;
-  if (failure.ok() && part != nullptr) {
-    failure = wait_until_ready(part, what, now_ns() + timeout_ns, timeout_ns);
-    if (failure.ok()) failure = open(self.setup, part, result);
-    if (!failure.ok()) self.pipeline->fail(failure);
+  if (failure.ok() && child != nullptr) {
+    failure = wait_until_ready(child, what, now_ns() + timeout_ns, timeout_ns);
+    if (failure.ok()) failure = open(self.setup, child, result);
+    if (!failure.ok()) self.queue->fail(failure);
   }
   return report(failure, error);
 }
@@ -152,9 +152,9 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
   *result = nullptr;
   return guarded(error, [&] {
     const Communicator& self = of(communicator);
-    ncclComm_t part = nullptr;
-    const Failure failure = self.pipeline->split(color, key, self.setup.timeout_ns, &part);
-    return adopt(self, failure, part, "split", result, error);
+    ncclComm_t child = nullptr;
+    const Failure failure = self.queue->split(color, key, self.setup.timeout_ns, &child);
+    return adopt(self, failure, child, "split", result, error);
   });
 }
 
@@ -192,10 +192,10 @@ db_status shrink(db_communicator* communicator, const int32_t* excluded, uint64_
     std::vector<int> ranks;
     Failure failure = check_excluded(self, excluded, excluded_count, flags, &ranks);
     if (!failure.ok()) return report(failure, error);
-    ncclComm_t part = nullptr;
-    failure = self.pipeline->shrink(std::move(ranks), (flags & DB_SHRINK_ABORT) != 0,
-                                    self.setup.timeout_ns, &part);
-    return adopt(self, failure, part, "shrink", result, error);
+    ncclComm_t child = nullptr;
+    failure = self.queue->shrink(std::move(ranks), (flags & DB_SHRINK_ABORT) != 0,
+                                 self.setup.timeout_ns, &child);
+    return adopt(self, failure, child, "shrink", result, error);
   });
 }
 
@@ -206,14 +206,14 @@ db_status add_registration(db_communicator* communicator, void* buffer, uint64_t
     const Communicator& self = of(communicator);
     if (buffer == nullptr || bytes == 0)
       return report(DB_ERR_INVALID_ARGUMENT, "nccl: cannot register an empty buffer", error);
-    return report(self.pipeline->know(buffer, bytes, self.setup.timeout_ns, handle), error);
+    return report(self.queue->register_buffer(buffer, bytes, self.setup.timeout_ns, handle), error);
   });
 }
 
 db_status remove_registration(db_communicator* communicator, void* handle, db_error* error) {
   return guarded(error, [&] {
     const Communicator& self = of(communicator);
-    return report(self.pipeline->forget(handle, self.setup.timeout_ns), error);
+    return report(self.queue->deregister_buffer(handle, self.setup.timeout_ns), error);
   });
 }
 
@@ -246,10 +246,10 @@ constexpr db_communicator_functions kFunctions = {
     communicator_extension,
 };
 
-Communicator::Communicator(const Setup& chosen, std::unique_ptr<Pipeline> made)
+Communicator::Communicator(const Setup& chosen, std::unique_ptr<OpQueue> made)
     : db_communicator{sizeof(db_communicator), &kFunctions, made->rank(), made->size()},
       setup(chosen),
-      pipeline(std::move(made)) {}
+      queue(std::move(made)) {}
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The db_communicator of this backend: the ABI's functions in front of a Pipeline. Thread rules are
+// The db_communicator of this backend: the ABI's functions in front of an OpQueue. Thread rules are
 // the ABI's.
 #pragma once
 

@@ -1,23 +1,23 @@
-// One operation of a pipeline from submit() to its completion and release(). The pipeline's lock
-// guards everything except the pointer to the pipeline.
+// One operation of a queue from submit() to its completion and release(). The queue's lock
+// guards everything except the pointer to the queue.
 #pragma once
 
 #include <vector>
 
-#include "nccl/pipeline.h"
+#include "nccl/op_queue.h"
 
 namespace db::nccl {
 
-struct Pipeline::Request {
-  Pipeline* owner = nullptr;
+struct OpQueue::Request {
+  OpQueue* owner = nullptr;
   Op op;
   std::vector<uint64_t> counts;  // op's count arrays point here
-  Leftovers left;
+  LaunchResources resources;
   cudaEvent_t ready = nullptr;  // recorded when the input data is ready
   cudaEvent_t done = nullptr;   // recorded when the operation is complete
   int64_t submitted_ns = 0;
   Stage stage = Stage::kQueued;
-  bool good = false;  // for kOver: completed successfully
+  bool good = false;  // for kDone: completed successfully
   bool released = false;
   Request* next = nullptr;
 

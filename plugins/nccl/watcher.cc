@@ -1,4 +1,4 @@
-// The watcher of a pipeline: whatever must happen while no thread calls.
+// The watcher of a queue: whatever must happen while no thread calls.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -6,7 +6,7 @@
 #include "nccl/device.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
-#include "nccl/pipeline.h"
+#include "nccl/op_queue.h"
 #include "nccl/request.h"
 
 namespace db::nccl {
@@ -22,12 +22,12 @@ constexpr int64_t kHoldNs = 100'000'000;
 
 }  // namespace
 
-void Pipeline::fail(const Failure& failure) {
+void OpQueue::fail(const Failure& failure) {
   const Lock lock(mutex_);
   fail_locked(failure);
 }
 
-void Pipeline::fail_locked(const Failure& failure) {
+void OpQueue::fail_locked(const Failure& failure) {
   if (failed_) return;
   failed_ = true;
   failure_ = failure;
@@ -36,33 +36,33 @@ void Pipeline::fail_locked(const Failure& failure) {
   wake_.notify_all();
 }
 
-void Pipeline::time_out(const Op& op) {
+void OpQueue::time_out(const Op& op) {
   fail_locked(Failure::make(
       DB_ERR_TIMEOUT, "nccl: " + describe(op) + " has not completed after " +
                           std::to_string(op.timeout_ns / 1'000'000) +
                           " ms, its timeout: another rank did not join it, is stopped or is gone"));
 }
 
-void Pipeline::check_deadlines(int64_t now) {
+void OpQueue::check_deadlines(int64_t now) {
   for (const Request* request = first_; request != nullptr; request = request->next)
     if (now > request->op.deadline_ns) return time_out(request->op);
 }
 
-void Pipeline::check_async_error() {
+void OpQueue::check_async_error() {
   if (failed_ || !launching_.empty()) return;
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t result = nccl().CommGetAsyncError(channel_.comm, &state);
+  const ncclResult_t result = nccl().CommGetAsyncError(context_.comm, &state);
   if (result != ncclSuccess) state = result;
   if (state == ncclSuccess || state == ncclInProgress) return;  // the latter: split() is running
   const std::string where =
       first_ != nullptr ? " during " + describe(first_->op) : " between operations";
-  fail_locked(nccl_failure(state, channel_.comm, "asynchronous error" + where));
+  fail_locked(nccl_failure(state, context_.comm, "asynchronous error" + where));
 }
 
 // Stops the GPU, so that buffers are free again, then ends the waits.
-void Pipeline::reap(Lock& lock) {
-  const ncclComm_t comm = channel_.comm;
-  channel_.comm = nullptr;
+void OpQueue::reap(Lock& lock) {
+  const ncclComm_t comm = context_.comm;
+  context_.comm = nullptr;
   lock.unlock();
   const bool clean = abort_communicator(comm);
   lock.lock();
@@ -71,10 +71,10 @@ void Pipeline::reap(Lock& lock) {
   end_all();
 }
 
-void Pipeline::watch() {
+void OpQueue::watch() {
   const OnDevice on_device(device_);
   Lock lock(mutex_);
-  const auto is_to_reap = [&] { return failed_ && !shrinking_ && channel_.comm != nullptr; };
+  const auto is_to_reap = [&] { return failed_ && !shrinking_ && context_.comm != nullptr; };
   for (;;) {
     if (is_to_reap()) reap(lock);
     if (stop_) return;
@@ -83,7 +83,7 @@ void Pipeline::watch() {
     advance();
     sweep();
     if (!failed_) check_deadlines(now);
-    if (channel_.comm != nullptr) check_async_error();
+    if (context_.comm != nullptr) check_async_error();
     if (is_to_reap()) continue;
     const bool held = next_ != nullptr && next_->op.sequence > flush_to_;
     idle_ = first_ == nullptr;

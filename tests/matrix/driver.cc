@@ -29,7 +29,7 @@ constexpr auto kLongLimit = std::chrono::seconds(3600);
 struct Trial {
   const DriverArguments& arguments;
   const DistributedBackend& plugin;
-  std::string behaviour, variant;
+  std::string behavior, variant;
   std::vector<std::string> options;  // key=value
   LaunchResult result;
   std::vector<std::optional<std::string>> reports;  // by rank
@@ -58,7 +58,7 @@ void perform(Trial& trial) {
   add_settings();
   command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
-           {"--rank-of", trial.behaviour},
+           {"--rank-of", trial.behavior},
            {"--variant", trial.variant},
            {"--folder", folder.path().string()},
            {"--cover", arguments.cover},
@@ -179,7 +179,7 @@ struct Step {
   Judge judge = expect_success;
 };
 
-struct Behaviour {
+struct Behavior {
   std::string name;
   std::string promise;
   int smallest_world;
@@ -219,8 +219,8 @@ std::vector<Step> option_steps(const DistributedBackend& plugin) {
   return steps;
 }
 
-const std::vector<Behaviour>& behaviours() {
-  static const std::vector<Behaviour> all = {
+const std::vector<Behavior>& behaviors() {
+  static const std::vector<Behavior> all = {
       {"operations", "every operation gives the reference's result", 1, once},
       {"rounding", "half precision sums are as exact as promised", 1, once},
       {"overlap", "many operations at once", 1, once},
@@ -248,44 +248,44 @@ const std::vector<Behaviour>& behaviours() {
 
 // The outcome of a behavior.
 struct Finding {
-  std::string behaviour, promise;
+  std::string behavior, promise;
   bool passed = false;
   double seconds = 0;
   std::string text;   // what was observed, or what is wrong
   std::string tally;  // of operations
 };
 
-Finding run_behaviour(const DriverArguments& arguments, const DistributedBackend& plugin,
-                      const Behaviour& behaviour) {
-  Finding finding{behaviour.name, behaviour.promise, false, 0, {}, {}};
+Finding run_behavior(const DriverArguments& arguments, const DistributedBackend& plugin,
+                     const Behavior& behavior) {
+  Finding finding{behavior.name, behavior.promise, false, 0, {}, {}};
   const auto start = std::chrono::steady_clock::now();
   std::string wrong, note;
-  for (const Step& step : behaviour.steps(plugin)) {
-    Trial trial{arguments, plugin, behaviour.name, step.variant, step.options, {}, {}, {}};
+  for (const Step& step : behavior.steps(plugin)) {
+    Trial trial{arguments, plugin, behavior.name, step.variant, step.options, {}, {}, {}};
     perform(trial);
     finding.tally += trial.tally;
     std::string text = step.judge(trial);
     if (arguments.verbose || !text.empty()) {
       std::fprintf(arguments.json ? stderr : stdout, "---- output of %s %s\n%s----\n",
-                   behaviour.name.c_str(), step.variant.c_str(), trial.result.output.c_str());
+                   behavior.name.c_str(), step.variant.c_str(), trial.result.output.c_str());
     }
     if (!text.empty()) {
       wrong += fmt::format("{}{}{}: {}", wrong.empty() ? "" : "; ",
                            step.variant.empty() ? "" : "variant ", step.variant, text);
     }
-    if (trial.reports[0] && behaviour.steps(plugin).size() == 1) note = *trial.reports[0];
+    if (trial.reports[0] && behavior.steps(plugin).size() == 1) note = *trial.reports[0];
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   finding.passed = wrong.empty();
   finding.seconds = seconds;
-  finding.text = finding.passed ? (note.empty() ? behaviour.promise : note) : wrong;
+  finding.text = finding.passed ? (note.empty() ? behavior.promise : note) : wrong;
   return finding;
 }
 
 void print_line(const Finding& finding, int world) {
   std::printf("%s %-10s world %d %6.2f s  %s\n", finding.passed ? "PASS" : "FAIL",
-              finding.behaviour.c_str(), world, finding.seconds, finding.text.c_str());
+              finding.behavior.c_str(), world, finding.seconds, finding.text.c_str());
   std::fflush(stdout);
 }
 
@@ -310,7 +310,7 @@ void print_json(const std::vector<Finding>& findings, const std::string& plugin,
   Json json = {
       {"plugin", plugin}, {"world", world}, {"passed", passed}, {"behaviours", Json::array()}};
   for (const Finding& finding : findings) {
-    Json entry = {{"name", finding.behaviour},
+    Json entry = {{"name", finding.behavior},
                   {"promise", finding.promise},
                   {"passed", finding.passed},
                   {"seconds", finding.seconds},
@@ -324,10 +324,9 @@ void print_json(const std::vector<Finding>& findings, const std::string& plugin,
 
 void require_known(const std::vector<std::string>& wanted) {
   std::string known;
-  for (const Behaviour& behaviour : behaviours())
-    known += (known.empty() ? "" : ", ") + behaviour.name;
+  for (const Behavior& behavior : behaviors()) known += (known.empty() ? "" : ", ") + behavior.name;
   for (const std::string& name : wanted) {
-    const auto& all = behaviours();
+    const auto& all = behaviors();
     if (std::none_of(all.begin(), all.end(), [&](const auto& it) { return it.name == name; }))
       throw Error(ErrorCode::kUsage, "unknown behaviour '" + name + "'",
                   {.subject = name, .hint = "there are " + known});
@@ -337,18 +336,18 @@ void require_known(const std::vector<std::string>& wanted) {
 }  // namespace
 
 int run_driver(const DriverArguments& arguments) {
-  require_known(arguments.behaviours);
+  require_known(arguments.behaviors);
   BackendConfig backend;
   backend.use = arguments.plugin;
   const Plugin plugin = Plugin::load(backend);
   int failures = 0;
   std::vector<Finding> findings;
-  for (const Behaviour& behaviour : behaviours()) {
-    const bool wanted = arguments.behaviours.empty() ||
-                        std::find(arguments.behaviours.begin(), arguments.behaviours.end(),
-                                  behaviour.name) != arguments.behaviours.end();
-    if (!wanted || arguments.world < behaviour.smallest_world) continue;
-    findings.push_back(run_behaviour(arguments, plugin.table(), behaviour));
+  for (const Behavior& behavior : behaviors()) {
+    const bool wanted = arguments.behaviors.empty() ||
+                        std::find(arguments.behaviors.begin(), arguments.behaviors.end(),
+                                  behavior.name) != arguments.behaviors.end();
+    if (!wanted || arguments.world < behavior.smallest_world) continue;
+    findings.push_back(run_behavior(arguments, plugin.table(), behavior));
     failures += findings.back().passed ? 0 : 1;
     if (!arguments.json) print_line(findings.back(), arguments.world);
   }

@@ -11,8 +11,8 @@ struct DriverArguments {
   std::string launcher;  // the coupler program
   std::string plugin;    // a name or path, as backend.use
   int world = 2;
-  std::vector<std::string> behaviours;  // empty: all
-  std::vector<std::string> options;     // -o of every launch
+  std::vector<std::string> behaviors;  // empty: all
+  std::vector<std::string> options;    // -o of every launch
   std::string cover = "main";
   std::string seed;
   bool complete = false;

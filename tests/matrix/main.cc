@@ -42,7 +42,7 @@ DriverArguments parse_driver(int argc, char** argv) {
     } else if (name == "--world") {
       arguments.world = parse_world(value());
     } else if (name == "--behaviour") {
-      arguments.behaviours.push_back(value());
+      arguments.behaviors.push_back(value());
     } else if (name == "--option") {
       arguments.options.push_back(value());
     } else if (name == "--launcher") {

@@ -16,7 +16,7 @@
 namespace coupler::matrix {
 namespace {
 
-const std::map<std::string, int (*)(Rank&)> kBehaviours = {
+const std::map<std::string, int (*)(Rank&)> kBehaviors = {
     {"operations", operations}, {"rounding", rounding}, {"overlap", overlap},
     {"send_recv", send_recv},   {"split", split},       {"threads", threads},
     {"mismatch", mismatch},     {"killed", killed},     {"stopped", stopped},
@@ -28,7 +28,7 @@ RankArguments parse_rank(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--rank-of") {
-      arguments.behaviour = value;
+      arguments.behavior = value;
     } else if (name == "--variant") {
       arguments.variant = value;
     } else if (name == "--folder") {
@@ -68,7 +68,7 @@ Rank::Rank(RankArguments arguments)
     check(score > 0, reason.data());
     use_cuda_memory();
   }
-  if (process_.world > 1) store_ = join_store(process_, config_);
+  if (process_.world > 1) store_ = open_job_store(process_, config_);
 }
 
 std::shared_ptr<Communicator> Rank::connect(const std::string& name) {
@@ -106,9 +106,9 @@ int Rank::report_error(const std::function<void()>& function) const {
 
 int run_rank(int argc, char** argv) {
   const RankArguments arguments = parse_rank(argc, argv);
-  const auto found = kBehaviours.find(arguments.behaviour);
-  if (found == kBehaviours.end()) {
-    throw Error(ErrorCode::kUsage, "unknown behaviour " + arguments.behaviour, {});
+  const auto found = kBehaviors.find(arguments.behavior);
+  if (found == kBehaviors.end()) {
+    throw Error(ErrorCode::kUsage, "unknown behaviour " + arguments.behavior, {});
   }
   Rank rank(arguments);
   return found->second(rank);

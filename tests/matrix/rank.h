@@ -14,7 +14,7 @@
 namespace coupler::matrix {
 
 struct RankArguments {
-  std::string behaviour;
+  std::string behavior;
   std::string variant;  // of the behavior; "" if it has none
   std::string folder;   // for reports
   Cover cover = Cover::kMain;

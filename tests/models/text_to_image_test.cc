@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kPrompt = "A Lighthouse, at DAWN!";
 
-PictureOptions small() { return {.steps = 4, .height = 48, .width = 32, .seed = 7}; }
+ImageOptions small() { return {.steps = 4, .height = 48, .width = 32, .seed = 7}; }
 
 TextToImageOptions bounded(uint64_t more = uint64_t{256} << 20) {
   return {.device = c10::kCPU, .max_memory = resident_bytes() + more};
@@ -25,7 +25,7 @@ at::Tensor picture_reference(const std::string& name) {
 
 TEST(TextToImage, SmallModel_PaintsDiffusersPicture) {
   auto paint = TextToImage::open(fixture("diffusion"), {.device = c10::kCPU});
-  PictureOptions options = small();
+  ImageOptions options = small();
   options.guidance_scale = 3;
   options.negative_prompt = "license";
   int64_t told = -1;
@@ -71,7 +71,7 @@ TEST(TextToImage, PadTokenOfTheFolder_IsHeeded) {
 TEST(TextToImage, BoundThatIsTooLow_IsRefusedBeforeAnyModelRuns) {
   auto none = TextToImage::open(fixture("diffusion"),
                                 {.device = c10::kCPU, .max_memory = uint64_t{1} << 20});
-  PictureOptions options = small();
+  ImageOptions options = small();
   options.on_step = [](int64_t, int64_t) { FAIL(); };
   expect_message([&] { none(kPrompt, options); },
                  {"max_memory is 1.0 MiB, but the activations of this image alone take"});
@@ -85,23 +85,23 @@ TEST(TextToImage, BoundThatIsTooLow_IsRefusedBeforeAnyModelRuns) {
 TEST(TextToImage, WrongPicture_IsRefusedWithWhatToDo) {
   auto paint = TextToImage::open(fixture("diffusion"), {.device = c10::kCPU});
   const auto with = [&](auto change, const std::string& prompt = "a") {
-    PictureOptions options = small();
+    ImageOptions options = small();
     change(options);
     return message_of([&] { paint(prompt, options); });
   };
   const auto expect = [](const std::string& message, const std::string& part) {
     EXPECT_NE(message.find(part), std::string::npos) << part << "\n  in: " << message;
   };
-  expect(with([](PictureOptions& o) { o.steps = 0; }), "0 steps requested");
-  expect(with([](PictureOptions& o) { o.height = 50; }), "height 50 is not a multiple of 4");
-  expect(with([](PictureOptions& o) { o.height = 50; }), "use 52, the next multiple");
-  expect(with([](PictureOptions& o) { o.width = 0; }), "width 0 is not a multiple of 4");
+  expect(with([](ImageOptions& o) { o.steps = 0; }), "0 steps requested");
+  expect(with([](ImageOptions& o) { o.height = 50; }), "height 50 is not a multiple of 4");
+  expect(with([](ImageOptions& o) { o.height = 50; }), "use 52, the next multiple");
+  expect(with([](ImageOptions& o) { o.width = 0; }), "width 0 is not a multiple of 4");
   std::string words;
   for (int i = 0; i < 80; ++i) words += "the ";
-  expect(with([](PictureOptions&) {}, words + "last"), "the prompt has ");
-  expect(with([](PictureOptions&) {}, words + "last"), "the last' would be lost");
-  expect(with([](PictureOptions&) {}, words + "last"), "shorten it");
-  expect(with([&](PictureOptions& o) { o.negative_prompt = words; }), "the negative prompt has");
+  expect(with([](ImageOptions&) {}, words + "last"), "the prompt has ");
+  expect(with([](ImageOptions&) {}, words + "last"), "the last' would be lost");
+  expect(with([](ImageOptions&) {}, words + "last"), "shorten it");
+  expect(with([&](ImageOptions& o) { o.negative_prompt = words; }), "the negative prompt has");
 }
 
 TEST(TextToImage, WrongFolder_IsRefusedWithWhatToDo) {

@@ -281,12 +281,12 @@ void rename_durably(const std::string& from, const std::string& to) {
 }
 
 void replace_file(const std::string& path, const std::string& text) {
-  const std::string beside = path + ".new";
-  ::unlink(beside.c_str());  // left by a process that was killed
-  DurableFile file(beside);
+  const std::string temporary = path + ".new";
+  ::unlink(temporary.c_str());  // left by a process that was killed
+  DurableFile file(temporary);
   file.write(text.data(), text.size());
   file.finish();
-  rename_durably(beside, path);
+  rename_durably(temporary, path);
 }
 
 }  // namespace coupler

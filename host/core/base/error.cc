@@ -258,6 +258,6 @@ void fail_argument(const std::string& message, std::string_view subject, std::st
   fail(ErrorCode::kInvalidArgument, message, subject, hint);
 }
 
-std::string last_failure() { return std::generic_category().message(errno); }
+std::string errno_message() { return std::generic_category().message(errno); }
 
 }  // namespace coupler

@@ -33,6 +33,6 @@ void set_error_line_open(bool open) noexcept;
                                 std::string_view hint);
 
 // errno's message for the call that has just failed: "No such file or directory".
-std::string last_failure();
+std::string errno_message();
 
 }  // namespace coupler

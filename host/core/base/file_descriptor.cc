@@ -23,7 +23,7 @@ std::string read_private_file(const std::string& name, const std::string& path, 
   // Without O_NONBLOCK, opening a FIFO would block.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd) {
-    fail(fmt::format("cannot be opened: {}", last_failure()), absent);
+    fail(fmt::format("cannot be opened: {}", errno_message()), absent);
   }
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -41,7 +41,7 @@ std::string read_private_file(const std::string& name, const std::string& path, 
   std::string text(most, '\0');
   const ssize_t size = ::pread(fd.get(), text.data(), text.size(), 0);
   if (size < 0) {
-    fail(fmt::format("cannot be read: {}", last_failure()), absent);
+    fail(fmt::format("cannot be read: {}", errno_message()), absent);
   }
   text.resize(static_cast<size_t>(size));
   return text;
@@ -54,14 +54,14 @@ constexpr rlim_t kReserve = 64;
 
 }  // namespace
 
-size_t descriptors_for_strangers(size_t members, size_t strangers) {
+size_t descriptors_for_unauthenticated(size_t members, size_t unauthenticated) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return strangers;
+    return unauthenticated;
   }
   // A launcher holds up to three descriptors for each process it has started.
   const rlim_t for_members = kReserve + 4 * static_cast<rlim_t>(members);
-  const rlim_t wanted = for_members + strangers;
+  const rlim_t wanted = for_members + unauthenticated;
   // Small jobs keep the limit: programs that use select() need low descriptor numbers.
   if (for_members > limit.rlim_cur / 2 && wanted > limit.rlim_cur &&
       limit.rlim_cur < limit.rlim_max) {
@@ -77,9 +77,9 @@ size_t descriptors_for_strangers(size_t members, size_t strangers) {
             "{} processes may need {} open files, but only {} are allowed: raise `ulimit -Hn`",
             members, for_members, limit.rlim_cur));
   }
-  // At most a quarter: the rest belongs to the job, whatever strangers do.
+  // At most a quarter: the rest belongs to the job, whatever unauthenticated connections do.
   const size_t quarter = std::max<size_t>(8, static_cast<size_t>(limit.rlim_cur / 4));
-  return std::min(strangers + members, quarter);
+  return std::min(unauthenticated + members, quarter);
 }
 
 }  // namespace coupler

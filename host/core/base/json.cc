@@ -26,7 +26,8 @@ nlohmann::json parse_strict_json(std::string_view text, int max_nesting) {
         break;
       case Event::key: {
         auto& name = value.get_ref<std::string&>();
-        if (!objects.back().insert(name).second) throw JsonProblem{shown(name), "is given twice"};
+        if (!objects.back().insert(name).second)
+          throw JsonProblem{for_message(name), "is given twice"};
         break;
       }
       case Event::object_end:

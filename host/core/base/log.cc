@@ -17,7 +17,7 @@ std::atomic<int> log_rank{-1};
 
 LogFilter read_environment() {
   std::string complaint;
-  LogFilter filter = parse_log_filter(environment_text("COUPLER_LOG"), complaint);
+  LogFilter filter = parse_log_filter(environment_value("COUPLER_LOG"), complaint);
   if (!complaint.empty()) write_error_lines(complaint);
   return filter;
 }

@@ -103,7 +103,7 @@ bool is_own_address(const std::string& text) {
   });
 }
 
-std::string bind_address(const std::string& interface_or_address, const std::string& said_by) {
+std::string bind_address(const std::string& interface_or_address, const std::string& source) {
   if (interface_or_address.empty()) {
     return "127.0.0.1";
   }
@@ -123,7 +123,7 @@ std::string bind_address(const std::string& interface_or_address, const std::str
       ErrorCode::kConfig,
       fmt::format("this machine has no network interface '{}' that is up, and no such "
                   "address ({}){}",
-                  interface_or_address, said_by,
+                  interface_or_address, source,
                   nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
       {.subject = interface_or_address,
        .hint = names.empty() ? "no interface is up: see `ip address`"

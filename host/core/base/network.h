@@ -32,10 +32,10 @@ std::string list_network_addresses();
 bool is_own_address(const std::string& text);
 
 // The numeric address to bind for an interface's name or an address of this machine, IPv4 or IPv6;
-// "" is loopback. Throws Error(kConfig) naming the setting's source (said_by, such as
+// "" is loopback. Throws Error(kConfig) naming the setting's source (source, such as
 // "train.toml:3:1") and the available interfaces.
 std::string bind_address(const std::string& interface_or_address,
-                         const std::string& said_by = "backend.interface");
+                         const std::string& source = "backend.interface");
 
 // Whether a numeric address means all interfaces (0.0.0.0, ::).
 bool is_wildcard(const std::string& address);

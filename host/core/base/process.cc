@@ -74,9 +74,9 @@ uint64_t read_status(const std::string& key) {
 }  // namespace
 
 uint64_t resident_bytes() { return read_status("VmRSS:"); }
-uint64_t most_resident_bytes() { return read_status("VmHWM:"); }
+uint64_t peak_resident_bytes() { return read_status("VmHWM:"); }
 
-std::string environment_text(const char* name) {
+std::string environment_value(const char* name) {
   const char* text = std::getenv(name);
   return text == nullptr ? "" : text;
 }

@@ -39,11 +39,11 @@ std::string machine_identity();
 
 // In bytes; 0 if /proc does not report it.
 uint64_t resident_bytes();
-uint64_t most_resident_bytes();  // since the process started
+uint64_t peak_resident_bytes();  // since the process started
 
 // The process's environment variables. Plain function, [any-thread] while no thread sets any.
 
 // The variable's value; "" if it is not set.
-std::string environment_text(const char* name);
+std::string environment_value(const char* name);
 
 }  // namespace coupler

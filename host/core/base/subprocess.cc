@@ -154,7 +154,7 @@ bool reap(pid_t pid, int& status) {
   }
 }
 
-ChildAnswer finish(Child& child) {
+ChildResult finish(Child& child) {
   const bool in_time = child.answer.fd < 0;
   if (!in_time) kill(child.pid, SIGKILL);
   int status = 0;
@@ -163,7 +163,7 @@ ChildAnswer finish(Child& child) {
     kill(child.pid, SIGKILL);
     reaped = reap(child.pid, status);
   }
-  ChildAnswer result;
+  ChildResult result;
   result.text = std::move(child.answer.text);
   if (in_time && !result.text.empty() && result.text.back() == kWhole) {
     result.text.pop_back();
@@ -173,12 +173,12 @@ ChildAnswer finish(Child& child) {
   result.text.clear();
   result.words = last_words(child.errors.text);
   if (!in_time || !reaped) {
-    result.end = ChildAnswer::End::kLate;
+    result.end = ChildResult::End::kLate;
   } else if (WIFSIGNALED(status)) {
-    result.end = ChildAnswer::End::kSignal;
+    result.end = ChildResult::End::kSignal;
     result.number = WTERMSIG(status);
   } else {
-    result.end = ChildAnswer::End::kExit;
+    result.end = ChildResult::End::kExit;
     result.number = WEXITSTATUS(status);
   }
   return result;
@@ -186,9 +186,9 @@ ChildAnswer finish(Child& child) {
 
 }  // namespace
 
-std::vector<ChildAnswer> answers_of_children(const std::vector<ChildWork>& works,
-                                             std::chrono::seconds deadline, Leave leave) {
-  std::vector<ChildAnswer> answers;
+std::vector<ChildResult> run_in_children(const std::vector<ChildWork>& works,
+                                         std::chrono::seconds deadline, Leave leave) {
+  std::vector<ChildResult> answers;
   const bool in_place = has_other_threads();
   for (size_t first = 0; first < works.size(); first += kChildrenAtOnce) {
     const size_t last = std::min(works.size(), first + kChildrenAtOnce);
@@ -200,19 +200,19 @@ std::vector<ChildAnswer> answers_of_children(const std::vector<ChildWork>& works
     read_answers(children, Clock::now() + deadline);
     for (size_t i = first; i < last; ++i) {
       Child& child = children[i - first];
-      answers.push_back(child.pid < 0 ? ChildAnswer{.text = works[i]()} : finish(child));
+      answers.push_back(child.pid < 0 ? ChildResult{.text = works[i]()} : finish(child));
     }
   }
   return answers;
 }
 
-std::string describe_end(const ChildAnswer& answer, std::chrono::seconds deadline,
-                         const std::string& during) {
+std::string describe_exit(const ChildResult& answer, std::chrono::seconds deadline,
+                          const std::string& during) {
   const std::string then = during.empty() ? "" : " " + during;
   std::string text;
-  if (answer.end == ChildAnswer::End::kLate) {
+  if (answer.end == ChildResult::End::kLate) {
     text = fmt::format("was stopped after {} s{}", deadline.count(), then);
-  } else if (answer.end == ChildAnswer::End::kSignal) {
+  } else if (answer.end == ChildResult::End::kSignal) {
     text = fmt::format("crashed{}: signal {} ({})", then, answer.number, strsignal(answer.number));
   } else {
     text = fmt::format("ended the process with exit code {}{}", answer.number, then);

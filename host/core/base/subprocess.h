@@ -9,7 +9,7 @@
 
 namespace coupler {
 
-struct ChildAnswer {
+struct ChildResult {
   enum class End { kAnswered, kLate, kSignal, kExit } end = End::kAnswered;
   std::string text;   // kAnswered: what the work returned
   int number = 0;     // kSignal: the signal; kExit: the exit code
@@ -23,13 +23,13 @@ enum class Leave { kAtOnce, kByExit };
 // order of the works. The standard error of a child that answers is passed on after it ends. A
 // process with other threads cannot be forked safely: then the works run in this process, one after
 // another, without a deadline.
-std::vector<ChildAnswer> answers_of_children(const std::vector<std::function<std::string()>>& works,
-                                             std::chrono::seconds deadline,
-                                             Leave leave = Leave::kAtOnce);
+std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& works,
+                                         std::chrono::seconds deadline,
+                                         Leave leave = Leave::kAtOnce);
 
 // How a child that has not answered ended, and its last words: "crashed while being loaded: signal
 // 6 (Aborted): no license file". during: "while being loaded", or empty. deadline: its deadline.
-std::string describe_end(const ChildAnswer& answer, std::chrono::seconds deadline,
-                         const std::string& during = {});
+std::string describe_exit(const ChildResult& answer, std::chrono::seconds deadline,
+                          const std::string& during = {});
 
 }  // namespace coupler

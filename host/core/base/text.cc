@@ -34,7 +34,7 @@ Sequence sequence_of(uint8_t first) {
 
 }  // namespace
 
-std::string shown(std::string_view text) {
+std::string for_message(std::string_view text) {
   constexpr size_t kMost = 120;
   const bool valid = valid_utf8(text);
   std::string result;

@@ -46,7 +46,7 @@ std::string_view take_digits(std::string_view& text) {
 uint64_t parse_byte_size(std::string_view text, const std::string& what) {
   const auto refuse = [&](const std::string& rule) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' is not a size: {}", what, shown(text), rule),
+                fmt::format("{}: '{}' is not a size: {}", what, for_message(text), rule),
                 {.subject = what,
                  .hint = "give a number of bytes, or a number with one of B, KB, MB, GB, TB, KiB, "
                          "MiB, GiB and TiB, such as 10GB"});
@@ -66,7 +66,7 @@ uint64_t parse_byte_size(std::string_view text, const std::string& what) {
                                   [&](const ByteUnit& u) { return u.name == rest; });
   if (unit == kByteUnits.end())
     refuse(fmt::format("its unit '{}' is not one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
-                       shown(rest)));
+                       for_message(rest)));
   if (!fraction.empty() && unit->bytes == 1) refuse("bytes cannot be fractional");
 
   uint64_t count = 0;

@@ -246,7 +246,7 @@ std::vector<Difference> verify(const std::string& path, const std::vector<std::s
     if (std::none_of(manifest.files.begin(), manifest.files.end(),
                      [&](const ManifestFile& file) { return file.name == name; }))
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{} has no file '{}'", path, shown(name)),
+                  fmt::format("{} has no file '{}'", path, for_message(name)),
                   {.subject = name, .hint = "its manifest.json lists its files"});
   }
   return compare(path, manifest, &files);

@@ -121,7 +121,7 @@ FolderLock::FolderLock(const std::string& folder) {
   }
   if (result != 0) {
     throw Error(ErrorCode::kIo,
-                fmt::format("{} is in use by {}", folder, shown(holder(file_.get()))),
+                fmt::format("{} is in use by {}", folder, for_message(holder(file_.get()))),
                 {.subject = folder, .hint = "give each job its own folder, or stop the other job"});
   }
   // This line serves the message above only. If it cannot be written (a full disk, say), the lock

@@ -63,12 +63,12 @@ void check_rules(const Manifest& manifest) {
   if (manifest.steps < 0) throw JsonProblem{"steps", "must be at least 0"};
   if (!manifest.save.empty() && !is_save_identity(manifest.save))
     throw JsonProblem{"save", fmt::format("must be 32 lower-case hexadecimal digits, not '{}'",
-                                          shown(manifest.save))};
+                                          for_message(manifest.save))};
   if (manifest.world < 1) throw JsonProblem{"world", "must be at least 1"};
   if (!is_time(manifest.saved_at))
     throw JsonProblem{"saved_at", fmt::format("must be a time such as 2026-01-31T09:30:00Z, not "
                                               "'{}'",
-                                              shown(manifest.saved_at))};
+                                              for_message(manifest.saved_at))};
   if (!manifest.state.is_object()) throw JsonProblem{"state", "must be an object"};
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   std::unordered_set<std::string_view> names;
@@ -77,9 +77,9 @@ void check_rules(const Manifest& manifest) {
     const ManifestFile& file = manifest.files[i];
     const std::string key = fmt::format("files[{}]", i);
     if (const std::string rule = check_file_name(file.name); !rule.empty())
-      throw JsonProblem{key + ".name", fmt::format("'{}' {}", shown(file.name), rule)};
+      throw JsonProblem{key + ".name", fmt::format("'{}' {}", for_message(file.name), rule)};
     if (!names.insert(file.name).second)
-      throw JsonProblem{key + ".name", fmt::format("'{}' is given twice", shown(file.name))};
+      throw JsonProblem{key + ".name", fmt::format("'{}' is given twice", for_message(file.name))};
     if (file.rank >= manifest.world)
       throw JsonProblem{key + ".rank", fmt::format("must be below the world size {}, not {}",
                                                    manifest.world, file.rank)};
@@ -103,7 +103,7 @@ void check_value(const nlohmann::json& value, const std::string& key, int nestin
     refuse("is not a finite number, as JSON requires");
   if (value.is_object()) {
     for (const auto& [name, item] : value.items())
-      check_value(item, fmt::format("{}.{}", key, shown(name)), nesting + 1);
+      check_value(item, fmt::format("{}.{}", key, for_message(name)), nesting + 1);
   } else if (value.is_array()) {
     for (size_t i = 0; i < value.size(); ++i)
       check_value(value[i], fmt::format("{}[{}]", key, i), nesting + 1);
@@ -240,7 +240,7 @@ class Fields {
   void refuse_others(std::initializer_list<std::string_view> known) const {
     for (const auto& [name, value] : object_.items()) {
       if (std::find(known.begin(), known.end(), name) == known.end())
-        throw JsonProblem{prefix_ + shown(name), "is not a key of the format"};
+        throw JsonProblem{prefix_ + for_message(name), "is not a key of the format"};
     }
   }
 
@@ -249,7 +249,7 @@ class Fields {
     const std::string is = value.is_structured() || value.is_binary()
                                ? std::string(value.type_name())
                                : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    throw JsonProblem{prefix_ + name, fmt::format("{}, not {}", rule, shown(is))};
+    throw JsonProblem{prefix_ + name, fmt::format("{}, not {}", rule, for_message(is))};
   }
 
   const Json& object_;
@@ -274,13 +274,13 @@ Version check_version(const Fields& fields) {
   const std::string format = fields.text("format");
   const auto version = read_version(format);
   if (!version)
-    throw JsonProblem{"format", fmt::format("is '{}', not {}", shown(format), kMajorFormat)};
+    throw JsonProblem{"format", fmt::format("is '{}', not {}", for_message(format), kMajorFormat)};
   if (version->major == kMajor) return *version;
   const Json& writer = fields.at("coupler_version");
   throw JsonProblem{
       "format",
-      fmt::format("is {}, written by Coupler {}; this Coupler reads {}", shown(format),
-                  writer.is_string() ? shown(writer.get<std::string>()) : "?", kMajorFormat)};
+      fmt::format("is {}, written by Coupler {}; this Coupler reads {}", for_message(format),
+                  writer.is_string() ? for_message(writer.get<std::string>()) : "?", kMajorFormat)};
 }
 
 Manifest read(std::string_view text) {
@@ -389,7 +389,7 @@ std::string piece_problem(const safetensors::Metadata& metadata, const Manifest&
                        manifest.save);
   if (found->second == manifest.save) return "";
   return fmt::format("belongs to save {}, not to save {} for which rank {} wrote it",
-                     shown(found->second), manifest.save, file.rank);
+                     for_message(found->second), manifest.save, file.rank);
 }
 
 std::string piece_problem(const std::string& folder, const Manifest& manifest,

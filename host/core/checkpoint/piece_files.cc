@@ -17,7 +17,7 @@ namespace {
 
 // Each open file has a descriptor and keeps a chunk of 4 MiB, and a job of thousands of ranks has
 // thousands of files.
-constexpr size_t kMostOpen = 128;
+constexpr size_t kMaxOpenFiles = 128;
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
   int64_t result = 1;
@@ -29,7 +29,7 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
 uint64_t bytes_of(const std::string& tensor, int64_t elements, safetensors::DType dtype) {
   const uint64_t bits = static_cast<uint64_t>(elements) * safetensors::bits(dtype);
   if (bits % 8 != 0)
-    refuse_checkpoint(shown(tensor),
+    refuse_checkpoint(for_message(tensor),
                       fmt::format("a part of {} elements of {} is not a whole number of bytes",
                                   elements, safetensors::to_string(dtype)));
   return bits / 8;
@@ -74,7 +74,8 @@ void PieceFiles::add_entries(size_t index) {
     const int64_t numel = numel_of(info.shape);
     const int64_t end = range.end < 0 ? numel : range.end;
     if (end - range.begin != numel)
-      refuse_checkpoint(path, fmt::format("entry '{}' has {} elements", shown(info.name), numel));
+      refuse_checkpoint(path,
+                        fmt::format("entry '{}' has {} elements", for_message(info.name), numel));
     const auto [found, first] = tensors_.try_emplace(std::move(range.name));
     Tensor& tensor = found->second;
     if (first) tensor.dtype = info.dtype;
@@ -82,7 +83,7 @@ void PieceFiles::add_entries(size_t index) {
       refuse_checkpoint(
           path,
           fmt::format("entry '{}' is {}, but {} has a part of the tensor that is {}",
-                      shown(info.name), safetensors::to_string(info.dtype),
+                      for_message(info.name), safetensors::to_string(info.dtype),
                       this->path(tensor.parts.front()), safetensors::to_string(tensor.dtype)));
     tensor.parts.push_back({.file = index,
                             .begin = range.begin,
@@ -98,7 +99,7 @@ CheckedFile& PieceFiles::opened(size_t index) {
     uses_.splice(uses_.begin(), uses_, file.use);
     return *file.open;
   }
-  if (uses_.size() == kMostOpen) {
+  if (uses_.size() == kMaxOpenFiles) {
     files_[uses_.back()].open.reset();
     uses_.pop_back();
   }
@@ -125,7 +126,7 @@ void PieceFiles::read(const std::string& tensor, int64_t begin, int64_t end, voi
     }
   }
   refuse_checkpoint(
-      shown(tensor),
+      for_message(tensor),
       fmt::format("none of the checkpoint's files contains elements {} to {}", at, end));
 }
 

@@ -124,8 +124,8 @@ void complete(const CommunicatorState& state, db_op& op, uint64_t flags) {
   op.timeout_ns = state.operation_timeout_ns;
 }
 
-Meeting meeting_of(const std::shared_ptr<Store>& store, const std::string& name, int rank,
-                   int world, std::chrono::nanoseconds timeout) {
+RendezvousInfo rendezvous_of(const std::shared_ptr<Store>& store, const std::string& name, int rank,
+                             int world, std::chrono::nanoseconds timeout) {
   return {.store = store, .name = name, .rank = rank, .world = world, .timeout = timeout};
 }
 
@@ -175,17 +175,18 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   }
   auto backend = std::make_shared<RawCommunicator>(options);
   std::shared_ptr<Store> store;
-  std::unique_ptr<OrderBoard> board;
+  std::unique_ptr<FlightRecorder> recorder;
   if (process.world > 1) {
     store = Store::with_prefix(options.store, options.name);
-    const Meeting meeting =
-        meeting_of(store, options.name, process.rank, process.world, options.backend->timeout);
-    Facts facts = {{"the number of ranks", fmt::format("{}", process.world)},
-                   {"backend.timeout",
-                    fmt::format("{} ms", options.backend->timeout / std::chrono::milliseconds(1))}};
-    for (auto& fact : backend->facts()) facts.push_back(std::move(fact));
-    verify_facts(meeting, facts);
-    board = share_board(meeting);
+    const RendezvousInfo rendezvous =
+        rendezvous_of(store, options.name, process.rank, process.world, options.backend->timeout);
+    SharedSettings settings = {
+        {"the number of ranks", fmt::format("{}", process.world)},
+        {"backend.timeout",
+         fmt::format("{} ms", options.backend->timeout / std::chrono::milliseconds(1))}};
+    for (auto& setting : backend->settings()) settings.push_back(std::move(setting));
+    verify_settings(rendezvous, settings);
+    recorder = share_recorder(rendezvous);
   }
   backend->connect();
   std::shared_ptr<Communicator> host_side;
@@ -194,7 +195,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   auto state = std::make_shared<CommunicatorState>(options.name, std::move(backend),
                                                    std::move(store), options.backend->timeout,
-                                                   std::move(board), std::move(world_ranks));
+                                                   std::move(recorder), std::move(world_ranks));
   state->set_device(options.device);
   return std::shared_ptr<Communicator>(new Communicator(std::move(state), std::move(host_side)));
 }
@@ -266,7 +267,7 @@ Work Communicator::submit(db_op op) {
 
 Work Communicator::submit_on_stream(db_op op) {
   op.stream = state_->device->stream();
-  state_->settle();
+  state_->release_finished();
   return start(op);
 }
 
@@ -318,22 +319,23 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   auto backend = std::make_shared<RawCommunicator>(state.backend->plugin(), result, state.backend);
   const std::string full_name = state.name + "/" + name;
   std::shared_ptr<Store> store;
-  std::unique_ptr<OrderBoard> board;
+  std::unique_ptr<FlightRecorder> recorder;
   std::vector<int> world_ranks;
   if (result->size > 1) {
     store = Store::with_prefix(state.store, fmt::format("split/{}/{}", number, color));
-    const auto meeting = meeting_of(store, full_name, result->rank, result->size, state.timeout);
-    board = share_board(meeting);
-    world_ranks = share_world_ranks(meeting, state.world_ranks[static_cast<size_t>(state.rank)]);
+    const auto rendezvous =
+        rendezvous_of(store, full_name, result->rank, result->size, state.timeout);
+    recorder = share_recorder(rendezvous);
+    world_ranks = share_world_ranks(rendezvous, state.world_ranks[static_cast<size_t>(state.rank)]);
   }
-  auto made =
-      std::make_shared<CommunicatorState>(full_name, std::move(backend), std::move(store),
-                                          state.timeout, std::move(board), std::move(world_ranks));
+  auto made = std::make_shared<CommunicatorState>(full_name, std::move(backend), std::move(store),
+                                                  state.timeout, std::move(recorder),
+                                                  std::move(world_ranks));
   made->set_device(state.device);
   return std::shared_ptr<Communicator>(new Communicator(std::move(made), std::move(host_side)));
 }
 
-void Communicator::verify(const Facts& facts) {
+void Communicator::verify(const SharedSettings& settings) {
   CommunicatorState& state = *state_;
   if (state.world == 1) return;
   const uint64_t number = [&] {
@@ -341,9 +343,9 @@ void Communicator::verify(const Facts& facts) {
     state.throw_if_dead();
     return ++state.verifications;
   }();
-  verify_facts(meeting_of(Store::with_prefix(state.store, fmt::format("verify/{}", number)),
-                          state.name, state.rank, state.world, state.timeout),
-               facts);
+  verify_settings(rendezvous_of(Store::with_prefix(state.store, fmt::format("verify/{}", number)),
+                                state.name, state.rank, state.world, state.timeout),
+                  settings);
 }
 
 bool Communicator::can_shard() const { return sharding_of(state_->backend->plugin()) != nullptr; }

@@ -114,9 +114,9 @@ class Communicator {
   // Collective; null for a negative color.
   std::shared_ptr<Communicator> split(int color, int key, const std::string& name);
 
-  // Collective: throws Error(kMismatch) naming key, ranks and both values if some rank's facts
+  // Collective: throws Error(kMismatch) naming key, ranks and both values if some rank's settings
   // differ from rank 0's.
-  void verify(const Facts& facts);
+  void verify(const SharedSettings& settings);
 
   // Whether the backend has the extension DB_SHARDING.
   bool can_shard() const;

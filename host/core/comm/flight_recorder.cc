@@ -39,7 +39,7 @@ std::byte* map(int file, size_t bytes) {
 
 }  // namespace
 
-std::unique_ptr<BoardMemory> BoardMemory::create(size_t bytes) {
+std::unique_ptr<SharedMemory> SharedMemory::create(size_t bytes) {
   const std::string machine = machine_id();
   if (machine.empty()) return nullptr;
   const int file = memfd_create("coupler-order-board", MFD_CLOEXEC);
@@ -50,13 +50,13 @@ std::unique_ptr<BoardMemory> BoardMemory::create(size_t bytes) {
     close(file);
     return nullptr;
   }
-  std::unique_ptr<BoardMemory> memory(new BoardMemory(data, bytes, file));
+  std::unique_ptr<SharedMemory> memory(new SharedMemory(data, bytes, file));
   memory->offer_ =
       fmt::format("{} /proc/{}/fd/{} {}", machine, getpid(), file, hex(data, token_size));
   return memory;
 }
 
-std::unique_ptr<BoardMemory> BoardMemory::open(const std::string& offer, size_t bytes) {
+std::unique_ptr<SharedMemory> SharedMemory::open(const std::string& offer, size_t bytes) {
   std::istringstream words(offer);
   std::string machine, path, token;
   words >> machine >> path >> token;
@@ -74,15 +74,15 @@ std::unique_ptr<BoardMemory> BoardMemory::open(const std::string& offer, size_t 
     munmap(data, bytes);
     return nullptr;
   }
-  return std::unique_ptr<BoardMemory>(new BoardMemory(data, bytes, -1));
+  return std::unique_ptr<SharedMemory>(new SharedMemory(data, bytes, -1));
 }
 
-void BoardMemory::close_file() {
+void SharedMemory::close_file() {
   if (file_ >= 0) close(file_);
   file_ = -1;
 }
 
-BoardMemory::~BoardMemory() {
+SharedMemory::~SharedMemory() {
   close_file();
   munmap(data_, bytes_);
 }
@@ -192,16 +192,16 @@ std::string describe(const Fingerprint& operation) {
   return text;
 }
 
-static_assert(std::atomic<uint64_t>::is_always_lock_free, "the board is shared by processes");
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "the recorder is shared by processes");
 
-size_t OrderBoard::bytes(int world) {
+size_t FlightRecorder::bytes(int world) {
   const auto ranks = static_cast<size_t>(world);
   return align(sizeof(Header)) + ranks * sizeof(Member) + kSlots * ranks * sizeof(Entry) +
          ranks * ranks * 2 * kPairSlots * sizeof(Entry) +
          kCountSlots * ranks * (1 + 2 * ranks) * sizeof(Word);
 }
 
-OrderBoard::OrderBoard(std::unique_ptr<BoardMemory> memory, int rank, int world)
+FlightRecorder::FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, int world)
     : memory_(std::move(memory)), rank_(rank), world_(world) {
   const auto ranks = static_cast<size_t>(world);
   members_ = reinterpret_cast<Member*>(memory_->data() + align(sizeof(Header)));
@@ -211,20 +211,20 @@ OrderBoard::OrderBoard(std::unique_ptr<BoardMemory> memory, int rank, int world)
   member(rank).process_id.store(static_cast<uint64_t>(getpid()), std::memory_order_release);
 }
 
-OrderBoard::Entry& OrderBoard::pair_entry(int sender, int receiver, bool sender_side,
-                                          uint64_t sequence) const {
+FlightRecorder::Entry& FlightRecorder::pair_entry(int sender, int receiver, bool sender_side,
+                                                  uint64_t sequence) const {
   const auto pair = static_cast<uint64_t>(sender) * static_cast<uint64_t>(world_) +
                     static_cast<uint64_t>(receiver);
   return pairs_[(pair * 2 + (sender_side ? 0 : 1)) * kPairSlots + sequence % kPairSlots];
 }
 
-OrderBoard::Word* OrderBoard::counts(uint64_t sequence, int rank) const {
+FlightRecorder::Word* FlightRecorder::counts(uint64_t sequence, int rank) const {
   const auto ranks = static_cast<uint64_t>(world_);
   return counts_ + (sequence % kCountSlots * ranks + static_cast<uint64_t>(rank)) * (1 + 2 * ranks);
 }
 
-void OrderBoard::write(Entry& entry, uint64_t sequence, const Fingerprint& operation,
-                       uint64_t chain) {
+void FlightRecorder::write(Entry& entry, uint64_t sequence, const Fingerprint& operation,
+                           uint64_t chain) {
   entry.sequence.store(0, std::memory_order_relaxed);
   entry.what.store(operation.what, std::memory_order_release);
   entry.size.store(operation.size, std::memory_order_release);
@@ -235,8 +235,8 @@ void OrderBoard::write(Entry& entry, uint64_t sequence, const Fingerprint& opera
   entry.sequence.exchange(sequence, std::memory_order_seq_cst);
 }
 
-bool OrderBoard::read(const Entry& entry, uint64_t sequence, Fingerprint& operation,
-                      uint64_t& chain) {
+bool FlightRecorder::read(const Entry& entry, uint64_t sequence, Fingerprint& operation,
+                          uint64_t& chain) {
   if (entry.sequence.load(std::memory_order_seq_cst) != sequence) return false;
   operation.what = entry.what.load(std::memory_order_acquire);
   operation.size = entry.size.load(std::memory_order_acquire);
@@ -245,8 +245,8 @@ bool OrderBoard::read(const Entry& entry, uint64_t sequence, Fingerprint& operat
   return entry.sequence.load(std::memory_order_relaxed) == sequence;
 }
 
-std::optional<Disagreement> OrderBoard::enter(uint64_t sequence, const Fingerprint& operation,
-                                              uint64_t chain) {
+std::optional<Disagreement> FlightRecorder::enter(uint64_t sequence, const Fingerprint& operation,
+                                                  uint64_t chain) {
   write(entry(sequence, rank_), sequence, operation, chain);
   for (int rank = 0; rank < world_; ++rank) {
     Fingerprint theirs;
@@ -258,8 +258,9 @@ std::optional<Disagreement> OrderBoard::enter(uint64_t sequence, const Fingerpri
   return std::nullopt;
 }
 
-std::optional<Disagreement> OrderBoard::enter_counts(uint64_t sequence, const uint64_t* send_counts,
-                                                     const uint64_t* recv_counts) {
+std::optional<Disagreement> FlightRecorder::enter_counts(uint64_t sequence,
+                                                         const uint64_t* send_counts,
+                                                         const uint64_t* recv_counts) {
   // Per rank: the sequence, then what it sends to each, then what it takes from each.
   Word* mine = counts(sequence, rank_);
   mine[0].store(0, std::memory_order_relaxed);
@@ -292,8 +293,8 @@ std::optional<Disagreement> OrderBoard::enter_counts(uint64_t sequence, const ui
   return std::nullopt;
 }
 
-std::optional<Disagreement> OrderBoard::enter_pair(int peer, uint64_t sequence,
-                                                   const Fingerprint& operation) {
+std::optional<Disagreement> FlightRecorder::enter_pair(int peer, uint64_t sequence,
+                                                       const Fingerprint& operation) {
   const bool sending = operation.kind() == DB_SEND;
   const int sender = sending ? rank_ : peer;
   const int receiver = sending ? peer : rank_;
@@ -309,18 +310,18 @@ std::optional<Disagreement> OrderBoard::enter_pair(int peer, uint64_t sequence,
   return Disagreement{.rank = peer, .theirs = theirs};
 }
 
-void OrderBoard::refuse(uint64_t sequence) {
+void FlightRecorder::refuse(uint64_t sequence) {
   entry(sequence, rank_).refused.store(sequence, std::memory_order_release);
 }
 
-int OrderBoard::refused_by(uint64_t sequence) const {
+int FlightRecorder::refused_by(uint64_t sequence) const {
   for (int rank = 0; rank < world_; ++rank) {
     if (entry(sequence, rank).refused.load(std::memory_order_acquire) == sequence) return rank;
   }
   return -1;
 }
 
-Progress OrderBoard::progress(int rank) const {
+Progress FlightRecorder::progress(int rank) const {
   Progress last;
   for (uint64_t slot = 0; slot < kSlots; ++slot) {
     const Entry& candidate = entry(slot, rank);
@@ -334,11 +335,11 @@ Progress OrderBoard::progress(int rank) const {
   return last;
 }
 
-int64_t OrderBoard::process_id(int rank) const {
+int64_t FlightRecorder::process_id(int rank) const {
   return static_cast<int64_t>(member(rank).process_id.load(std::memory_order_acquire));
 }
 
-void OrderBoard::set_place(const std::string& place) {
+void FlightRecorder::set_place(const std::string& place) {
   std::array<uint64_t, kPlaceWords> words{};
   std::memcpy(words.data(), place.data(), std::min(place.size(), sizeof words));
   for (size_t i = 0; i < kPlaceWords; ++i) {
@@ -346,7 +347,7 @@ void OrderBoard::set_place(const std::string& place) {
   }
 }
 
-std::string OrderBoard::place(int rank) const {
+std::string FlightRecorder::place(int rank) const {
   std::array<char, kPlaceWords * sizeof(uint64_t) + 1> text{};
   for (size_t i = 0; i < kPlaceWords; ++i) {
     const uint64_t word = member(rank).place[i].load(std::memory_order_relaxed);
@@ -355,29 +356,30 @@ std::string OrderBoard::place(int rank) const {
   return text.data();
 }
 
-void OrderBoard::leave() { member(rank_).left.store(1, std::memory_order_release); }
-bool OrderBoard::left(int rank) const {
+void FlightRecorder::leave() { member(rank_).left.store(1, std::memory_order_release); }
+bool FlightRecorder::left(int rank) const {
   return member(rank).left.load(std::memory_order_acquire) != 0;
 }
 
-bool OrderBoard::set_mark(const Mark& mark) {
-  Header& board = header();
+bool FlightRecorder::set_shared_error(const SharedError& shared_error) {
+  Header& shared = header();
   uint32_t expected = kEmpty;
-  if (!board.mark_state.compare_exchange_strong(expected, kWriting)) return false;
-  board.mark_code = mark.code;
-  board.mark_reporter = mark.reporter;
-  board.mark_failed_rank = mark.failed_rank;
-  const size_t length = std::min(mark.text.size(), sizeof(board.mark_text) - 1);
-  std::memcpy(board.mark_text, mark.text.data(), length);
-  board.mark_text[length] = 0;
-  board.mark_state.store(kSet, std::memory_order_release);
+  if (!shared.error_state.compare_exchange_strong(expected, kWriting)) return false;
+  shared.error_code = shared_error.code;
+  shared.error_reporter = shared_error.reporter;
+  shared.error_failed_rank = shared_error.failed_rank;
+  const size_t length = std::min(shared_error.text.size(), sizeof(shared.error_text) - 1);
+  std::memcpy(shared.error_text, shared_error.text.data(), length);
+  shared.error_text[length] = 0;
+  shared.error_state.store(kSet, std::memory_order_release);
   return true;
 }
 
-std::optional<Mark> OrderBoard::mark() const {
-  if (!marked()) return std::nullopt;
-  const Header& board = header();
-  return Mark{board.mark_code, board.mark_reporter, board.mark_failed_rank, board.mark_text};
+std::optional<SharedError> FlightRecorder::shared_error() const {
+  if (!has_shared_error()) return std::nullopt;
+  const Header& shared = header();
+  return SharedError{shared.error_code, shared.error_reporter, shared.error_failed_rank,
+                     shared.error_text};
 }
 
 }  // namespace coupler

@@ -1,9 +1,9 @@
-// OrderBoard: shared memory in which each rank of a communicator records every operation just
+// FlightRecorder: shared memory in which each rank of a communicator records every operation just
 // before starting it, and compares it with what the others recorded under the same number. If two
 // ranks disagree, the later one always sees the earlier one's entry, and then does not start.
 //
 // enter*() and refuse() of one rank must not overlap; everything else is [any-thread]. Ranks may be
-// processes, or threads that each have a board over the same memory.
+// processes, or threads that each have a recorder over the same memory.
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -18,20 +18,20 @@
 
 namespace coupler {
 
-// BoardMemory: memory shared by the ranks of one communicator on one machine. It is an anonymous
+// SharedMemory: memory shared by the ranks of one communicator on one machine. It is an anonymous
 // memory file of rank 0, opened by the others through /proc, so that killed processes leave no
 // name. One thread owns the object; the memory itself is shared by all.
-class BoardMemory {
+class SharedMemory {
  public:
   // Zeroed memory, and offer(), a string with which processes of this machine find it. The first
   // token_size bytes hold a random token. Null if the system cannot provide it.
-  static std::unique_ptr<BoardMemory> create(size_t bytes);
+  static std::unique_ptr<SharedMemory> create(size_t bytes);
   // Null if the offer is another machine's or another container's.
-  static std::unique_ptr<BoardMemory> open(const std::string& offer, size_t bytes);
-  ~BoardMemory();
+  static std::unique_ptr<SharedMemory> open(const std::string& offer, size_t bytes);
+  ~SharedMemory();
 
-  BoardMemory(const BoardMemory&) = delete;
-  BoardMemory& operator=(const BoardMemory&) = delete;
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
 
   static constexpr size_t token_size = 32;
   std::byte* data() const { return data_; }
@@ -39,7 +39,7 @@ class BoardMemory {
   void close_file();  // once every rank has opened it
 
  private:
-  BoardMemory(std::byte* data, size_t bytes, int file) : data_(data), bytes_(bytes), file_(file) {}
+  SharedMemory(std::byte* data, size_t bytes, int file) : data_(data), bytes_(bytes), file_(file) {}
   std::byte* data_;
   size_t bytes_;
   int file_;
@@ -75,7 +75,7 @@ struct Fingerprint {
 };
 
 // Includes only what matters for the kind: a barrier has no dtype, a broadcast no reduction.
-// ALL_TO_ALL_V's counts differ by rank: the order board compares them pair by pair.
+// ALL_TO_ALL_V's counts differ by rank: the flight recorder compares them pair by pair.
 Fingerprint fingerprint_of(const db_op& op, int world);
 Fingerprint split_fingerprint(std::string_view name);
 
@@ -90,7 +90,7 @@ inline uint64_t chain_hash(uint64_t chain, const Fingerprint& next) {
 std::string describe(const Fingerprint& operation);
 
 // The first error of a communicator, for all of its ranks.
-struct Mark {
+struct SharedError {
   int32_t code = 0;  // coupler::ErrorCode
   int32_t reporter = -1;
   int32_t failed_rank = -1;
@@ -112,9 +112,9 @@ struct Progress {
   Fingerprint operation;
 };
 
-class OrderBoard {
+class FlightRecorder {
  public:
-  OrderBoard(std::unique_ptr<BoardMemory> memory, int rank, int world);
+  FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, int world);
   static size_t bytes(int world);
 
   void close_file() { memory_->close_file(); }
@@ -140,9 +140,11 @@ class OrderBoard {
   void leave();  // this rank's communicator is being destroyed
   bool left(int rank) const;
 
-  bool set_mark(const Mark& mark);  // false: another rank was first
-  bool marked() const { return header().mark_state.load(std::memory_order_acquire) == kSet; }
-  std::optional<Mark> mark() const;
+  bool set_shared_error(const SharedError& shared_error);  // false: another rank was first
+  bool has_shared_error() const {
+    return header().error_state.load(std::memory_order_acquire) == kSet;
+  }
+  std::optional<SharedError> shared_error() const;
 
  private:
   static constexpr uint32_t kEmpty = 0, kWriting = 1, kSet = 2;
@@ -151,10 +153,10 @@ class OrderBoard {
   using Word = std::atomic<uint64_t>;
 
   struct Header {
-    char token[BoardMemory::token_size];
-    std::atomic<uint32_t> mark_state;
-    int32_t mark_code, mark_reporter, mark_failed_rank;
-    char mark_text[2000];
+    char token[SharedMemory::token_size];
+    std::atomic<uint32_t> error_state;
+    int32_t error_code, error_reporter, error_failed_rank;
+    char error_text[2000];
   };
   struct alignas(64) Member {
     Word process_id, left, place[kPlaceWords];
@@ -176,7 +178,7 @@ class OrderBoard {
   static void write(Entry& entry, uint64_t sequence, const Fingerprint& operation, uint64_t chain);
   static bool read(const Entry& entry, uint64_t sequence, Fingerprint& operation, uint64_t& chain);
 
-  std::unique_ptr<BoardMemory> memory_;
+  std::unique_ptr<SharedMemory> memory_;
   int rank_, world_;
   Member* members_;
   Entry* entries_;

@@ -1,5 +1,5 @@
 // Preflight: before a communicator is created, its ranks verify through the store that they agree,
-// and those on one machine set up an order board. Collective, bounded by timeout; stateless.
+// and those on one machine set up a flight recorder. Collective, bounded by timeout; stateless.
 #pragma once
 
 #include <chrono>
@@ -14,9 +14,9 @@
 namespace coupler {
 
 // What must be equal on every rank, in the order in which differences are reported.
-using Facts = std::vector<std::pair<std::string, std::string>>;
+using SharedSettings = std::vector<std::pair<std::string, std::string>>;
 
-struct Meeting {
+struct RendezvousInfo {
   std::shared_ptr<Store> store;  // of this communicator
   std::string name;
   int rank = 0;
@@ -26,12 +26,12 @@ struct Meeting {
 
 // Throws Error(kMismatch) naming key, ranks and both values, or Error(kTimeout) naming the ranks
 // that never appeared.
-void verify_facts(const Meeting& meeting, const Facts& facts);
+void verify_settings(const RendezvousInfo& rendezvous, const SharedSettings& settings);
 
 // Each rank's rank in the job, by rank. Throws Error(kTimeout) naming the first that is missing.
-std::vector<int> share_world_ranks(const Meeting& meeting, int own);
+std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own);
 
 // Null on every rank if some rank cannot share the others' memory.
-std::unique_ptr<OrderBoard> share_board(const Meeting& meeting);
+std::unique_ptr<FlightRecorder> share_recorder(const RendezvousInfo& rendezvous);
 
 }  // namespace coupler

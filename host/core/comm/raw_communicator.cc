@@ -76,29 +76,29 @@ const db_host& host_services() {
   return host;
 }
 
-HostStore::HostStore(std::shared_ptr<Store> store, const std::string& prefix,
-                     std::chrono::nanoseconds default_timeout)
+BackendStore::BackendStore(std::shared_ptr<Store> store, const std::string& prefix,
+                           std::chrono::nanoseconds default_timeout)
     : store_(Store::with_prefix(std::move(store), prefix)),
       default_timeout_(default_timeout),
       table_{.struct_size = sizeof(db_store),
              .context = this,
-             .set = &HostStore::set,
-             .get = &HostStore::get,
-             .add = &HostStore::add,
-             .derive_key = &HostStore::derive_key} {}
+             .set = &BackendStore::set,
+             .get = &BackendStore::get,
+             .add = &BackendStore::add,
+             .derive_key = &BackendStore::derive_key} {}
 
-db_status HostStore::set(void* context, const char* key, const void* value, uint64_t size,
-                         db_error* error) {
-  auto* self = static_cast<HostStore*>(context);
+db_status BackendStore::set(void* context, const char* key, const void* value, uint64_t size,
+                            db_error* error) {
+  auto* self = static_cast<BackendStore*>(context);
   return guarded(error, "set", key, [&] {
     self->store_->set(key, std::string(static_cast<const char*>(value), size));
     return DB_OK;
   });
 }
 
-db_status HostStore::get(void* context, const char* key, void* value, uint64_t* size,
-                         int64_t timeout_ns, db_error* error) {
-  auto* self = static_cast<HostStore*>(context);
+db_status BackendStore::get(void* context, const char* key, void* value, uint64_t* size,
+                            int64_t timeout_ns, db_error* error) {
+  auto* self = static_cast<BackendStore*>(context);
   return guarded(error, "get", key, [&]() -> db_status {
     const auto timeout =
         timeout_ns < 0 ? self->default_timeout_ : std::chrono::nanoseconds(timeout_ns);
@@ -123,9 +123,9 @@ db_status HostStore::get(void* context, const char* key, void* value, uint64_t* 
   });
 }
 
-db_status HostStore::add(void* context, const char* key, int64_t delta, int64_t* result,
-                         db_error* error) {
-  auto* self = static_cast<HostStore*>(context);
+db_status BackendStore::add(void* context, const char* key, int64_t delta, int64_t* result,
+                            db_error* error) {
+  auto* self = static_cast<BackendStore*>(context);
   return guarded(error, "add", key, [&] {
     const int64_t sum = self->store_->add(key, delta);
     if (result != nullptr) *result = sum;
@@ -133,9 +133,9 @@ db_status HostStore::add(void* context, const char* key, int64_t delta, int64_t*
   });
 }
 
-db_status HostStore::derive_key(void* context, const char* purpose, uint8_t key[32],
-                                db_error* error) {
-  auto* self = static_cast<HostStore*>(context);
+db_status BackendStore::derive_key(void* context, const char* purpose, uint8_t key[32],
+                                   db_error* error) {
+  auto* self = static_cast<BackendStore*>(context);
   return guarded(error, "derive_key", purpose, [&]() -> db_status {
     // Keys for backends differ from the host's own, whatever purpose a backend names.
     const auto derived = self->store_->derived_key(fmt::format("backend {}", purpose));
@@ -232,8 +232,8 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const BackendConf
   }
 }
 
-std::vector<std::pair<std::string, std::string>> PluginOptions::facts() const {
-  std::vector<std::pair<std::string, std::string>> facts;
+std::vector<std::pair<std::string, std::string>> PluginOptions::settings() const {
+  std::vector<std::pair<std::string, std::string>> settings;
   for (const db_option& option : options_) {
     std::string value;
     switch (option.type) {
@@ -249,9 +249,9 @@ std::vector<std::pair<std::string, std::string>> PluginOptions::facts() const {
       default:
         value = option.boolean != 0 ? "true" : "false";
     }
-    facts.emplace_back(fmt::format("backend.{}.{}", name_, option.key), value);
+    settings.emplace_back(fmt::format("backend.{}.{}", name_, option.key), value);
   }
-  return facts;
+  return settings;
 }
 
 std::string base_option(const std::string& plugin, const BackendConfig& backend) {
@@ -301,7 +301,7 @@ RawCommunicator::RawCommunicator(const CommunicatorOptions& options)
   const bool wraps = can(DB_CAP_NEEDS_BASE);
   options_ =
       std::make_unique<PluginOptions>(plugin_.table(), *options.backend, wraps ? "base" : "");
-  if (options.store) store_ = std::make_unique<HostStore>(options.store, prefix_, timeout_);
+  if (options.store) store_ = std::make_unique<BackendStore>(options.store, prefix_, timeout_);
   if (wraps) {
     CommunicatorOptions base = options;
     base.plugin = load_base(options);
@@ -351,19 +351,19 @@ void RawCommunicator::connect() {
   }
 }
 
-Facts RawCommunicator::facts() const {
+SharedSettings RawCommunicator::settings() const {
   const DistributedBackend& table = plugin_.table();
-  Facts facts = {{"backend.use", table.name},
-                 {table.name + std::string(" (plugin version)"), table.version},
-                 {table.name + std::string(" (plugin ABI)"),
-                  fmt::format("{}.{}", table.abi_major, table.abi_minor)}};
-  for (auto& fact : options_->facts()) facts.push_back(std::move(fact));
+  SharedSettings settings = {{"backend.use", table.name},
+                             {table.name + std::string(" (plugin version)"), table.version},
+                             {table.name + std::string(" (plugin ABI)"),
+                              fmt::format("{}.{}", table.abi_major, table.abi_minor)}};
+  for (auto& setting : options_->settings()) settings.push_back(std::move(setting));
   if (base_) {
-    Facts below = base_->facts();
+    SharedSettings below = base_->settings();
     below[0].first = fmt::format("backend.{}.base", table.name);
-    for (auto& fact : below) facts.push_back(std::move(fact));
+    for (auto& setting : below) settings.push_back(std::move(setting));
   }
-  return facts;
+  return settings;
 }
 
 bool RawCommunicator::takes(db_memory memory) const {

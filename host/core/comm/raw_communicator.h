@@ -25,12 +25,12 @@ namespace coupler {
 const db_host& host_services();  // lives as long as the process
 
 // A db_store over a Store; keys get the prefix. It must outlive the communicator that uses it.
-class HostStore {
+class BackendStore {
  public:
-  HostStore(std::shared_ptr<Store> store, const std::string& prefix,
-            std::chrono::nanoseconds default_timeout);
-  HostStore(const HostStore&) = delete;
-  HostStore& operator=(const HostStore&) = delete;
+  BackendStore(std::shared_ptr<Store> store, const std::string& prefix,
+               std::chrono::nanoseconds default_timeout);
+  BackendStore(const BackendStore&) = delete;
+  BackendStore& operator=(const BackendStore&) = delete;
 
   const db_store* table() const { return &table_; }
 
@@ -64,7 +64,7 @@ class PluginOptions {
   const db_option* const* data() const { return pointers_.data(); }
   uint64_t size() const { return pointers_.size(); }
   // Key and value as strings, for ranks to compare.
-  std::vector<std::pair<std::string, std::string>> facts() const;
+  std::vector<std::pair<std::string, std::string>> settings() const;
 
  private:
   std::string name_;
@@ -87,8 +87,8 @@ class RawCommunicator {
   RawCommunicator(const RawCommunicator&) = delete;
   RawCommunicator& operator=(const RawCommunicator&) = delete;
 
-  void connect();       // collective; throws
-  Facts facts() const;  // what ranks must agree on, of the plugin and its base
+  void connect();                   // collective; throws
+  SharedSettings settings() const;  // what ranks must agree on, of the plugin and its base
 
   const Plugin& plugin() const { return plugin_; }
   db_communicator* get() const { return communicator_; }
@@ -109,7 +109,7 @@ class RawCommunicator {
   int device_index_ = -1;
   std::chrono::nanoseconds timeout_{};
   std::unique_ptr<PluginOptions> options_;
-  std::unique_ptr<HostStore> store_;
+  std::unique_ptr<BackendStore> store_;
   db_communicator* communicator_ = nullptr;
 };
 

@@ -94,7 +94,7 @@ int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
 CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCommunicator> raw,
                                      std::shared_ptr<Store> store_in,
                                      std::chrono::nanoseconds timeout_in,
-                                     std::unique_ptr<OrderBoard> board_in,
+                                     std::unique_ptr<FlightRecorder> recorder_in,
                                      std::vector<int> world_ranks_in)
     : name(std::move(name_in)),
       rank(raw->get()->rank),
@@ -108,20 +108,20 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
       backend(std::move(raw)),
       communicator(backend->get()),
       functions(&backend->functions()),
-      board(std::move(board_in)),
+      recorder(std::move(recorder_in)),
       sent(static_cast<size_t>(world)),
       received(static_cast<size_t>(world)) {
   if (world == 1) return;
-  notice = std::make_unique<Notice>(board.get(), store, rank, world);
+  notifier = std::make_unique<FailureNotifier>(recorder.get(), store, rank, world);
   watchdog = std::make_unique<Watchdog>(*this);
-  if (peers) peers->add_standing(this, [this] { return standing(); });
+  if (peers) peers->add_activity(this, [this] { return activity(); });
 }
 
 CommunicatorState::~CommunicatorState() {
-  if (peers) peers->remove_standing(this);
+  if (peers) peers->remove_activity(this);
   watchdog.reset();
   for (const auto& operation : parked) functions->release(operation->request);
-  if (board) board->leave();
+  if (recorder) recorder->leave();
 }
 
 Operation CommunicatorState::begin(const db_op& op) {
@@ -134,32 +134,32 @@ Operation CommunicatorState::begin(const db_op& op) {
     operation.sequence = ++sequence;
     chain = chain_hash(chain, operation.fingerprint);
   }
-  if (notice) announce(operation, &op);
+  if (notifier) announce(operation, &op);
   return operation;
 }
 
 Operation CommunicatorState::begin(const Fingerprint& fingerprint) {
   Operation operation{.sequence = ++sequence, .fingerprint = fingerprint};
   chain = chain_hash(chain, fingerprint);
-  if (notice) announce(operation, nullptr);
+  if (notifier) announce(operation, nullptr);
   return operation;
 }
 
 void CommunicatorState::announce(const Operation& operation, const db_op* op) {
-  if (!board) {
-    if (operation.peer < 0) notice->remember(operation.sequence, operation.fingerprint, chain);
+  if (!recorder) {
+    if (operation.peer < 0) notifier->record(operation.sequence, operation.fingerprint, chain);
     return;
   }
-  if (board->marked()) throw end_by(*board->mark());
+  if (recorder->has_shared_error()) throw end_by(*recorder->shared_error());
   std::optional<Disagreement> other;
   if (operation.peer >= 0) {
     if (operation.peer != rank) {
-      other = board->enter_pair(operation.peer, operation.sequence, operation.fingerprint);
+      other = recorder->enter_pair(operation.peer, operation.sequence, operation.fingerprint);
     }
   } else {
-    other = board->enter(operation.sequence, operation.fingerprint, chain);
+    other = recorder->enter(operation.sequence, operation.fingerprint, chain);
     if (!other && op != nullptr && op->kind == DB_ALL_TO_ALL_V) {
-      other = board->enter_counts(operation.sequence, op->send_counts, op->recv_counts);
+      other = recorder->enter_counts(operation.sequence, op->send_counts, op->recv_counts);
     }
   }
   if (!other) return;
@@ -194,7 +194,7 @@ std::optional<Operation> CommunicatorState::inside() const {
   return operation;
 }
 
-std::string CommunicatorState::standing() const {
+std::string CommunicatorState::activity() const {
   const auto operation = inside();
   if (!operation) return {};
   const std::string site = CallSite::last();
@@ -218,9 +218,9 @@ Error CommunicatorState::timeout_error(const Operation& operation,
                                        const std::string& backend_text) const {
   int missing = -1;
   std::string absent;
-  if (notice) {
+  if (notifier) {
     try {
-      absent = notice->absent(operation.peer >= 0 ? 0 : operation.sequence, &missing);
+      absent = notifier->describe_missing(operation.peer >= 0 ? 0 : operation.sequence, &missing);
     } catch (const std::exception& thrown) {
       absent = fmt::format("the missing ranks are unknown: {}", thrown.what());
     }
@@ -261,7 +261,7 @@ Error CommunicatorState::failed(const Operation& operation, db_status status,
                                 const ErrorBuffer& buffer) {
   if (dead.load(std::memory_order_acquire)) return *first_error();
   if (!kills(status, buffer.value())) {
-    if (board && operation.peer < 0) board->refuse(operation.sequence);
+    if (recorder && operation.peer < 0) recorder->refuse(operation.sequence);
     return make_error(status, buffer, context(operation), backend->plugin().name());
   }
   if (status == DB_ERR_TIMEOUT) return end(timeout_error(operation, buffer.text()));
@@ -277,11 +277,11 @@ Error CommunicatorState::failed(const Operation& operation, db_status status,
 }
 
 Error CommunicatorState::end(const Error& own) {
-  Mark mark{static_cast<int32_t>(own.code()), rank, own.detail().rank, own.what()};
-  if (notice) {
+  SharedError shared_error{static_cast<int32_t>(own.code()), rank, own.detail().rank, own.what()};
+  if (notifier) {
     try {
       // If another rank was first, this error is likely to be a consequence of its error.
-      mark = notice->publish(mark);
+      shared_error = notifier->publish(shared_error);
     } catch (const std::exception& thrown) {
       // If the rank that hosts the store is lost, the others notice that themselves.
       log(lost_member() ? LogLevel::kDebug : LogLevel::kWarning, "comm",
@@ -289,21 +289,24 @@ Error CommunicatorState::end(const Error& own) {
                       thrown.what()));
     }
   }
-  if (mark.reporter != rank) return end_by(mark);
+  if (shared_error.reporter != rank) return end_by(shared_error);
   set_first_error(own);
   return *first_error();
 }
 
-Error CommunicatorState::end_by(const Mark& mark) {
-  const auto code = static_cast<ErrorCode>(mark.code);
+Error CommunicatorState::end_by(const SharedError& shared_error) {
+  const auto code = static_cast<ErrorCode>(shared_error.code);
   // An error that a rank reports about itself is, for the others, about that rank.
-  const int failed_rank =
-      mark.failed_rank < 0 || mark.failed_rank == rank ? mark.reporter : mark.failed_rank;
-  const bool own = mark.reporter == rank;
+  const int failed_rank = shared_error.failed_rank < 0 || shared_error.failed_rank == rank
+                              ? shared_error.reporter
+                              : shared_error.failed_rank;
+  const bool own = shared_error.reporter == rank;
   // The text includes its hint.
   set_first_error(
-      Error(code, own ? mark.text : fmt::format("rank {} reported: {}", mark.reporter, mark.text),
-            {.rank = own ? mark.failed_rank : failed_rank, .subject = name, .hint = {}}));
+      Error(code,
+            own ? shared_error.text
+                : fmt::format("rank {} reported: {}", shared_error.reporter, shared_error.text),
+            {.rank = own ? shared_error.failed_rank : failed_rank, .subject = name, .hint = {}}));
   return *first_error();
 }
 
@@ -355,7 +358,7 @@ void CommunicatorState::park(std::unique_ptr<PendingOperation> operation) {
   parked.push_back(std::move(operation));
 }
 
-void CommunicatorState::settle() {
+void CommunicatorState::release_finished() {
   while (true) {
     std::unique_ptr<PendingOperation> over;
     ErrorBuffer text;

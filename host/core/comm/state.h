@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/failure_notifier.h"
 #include "comm/flight_recorder.h"
-#include "comm/notice.h"
 #include "comm/raw_communicator.h"
 #include "store/peers.h"
 
@@ -78,7 +78,7 @@ struct PendingOperation {
 struct CommunicatorState {
   CommunicatorState(std::string name, std::shared_ptr<RawCommunicator> backend,
                     std::shared_ptr<Store> store, std::chrono::nanoseconds timeout,
-                    std::unique_ptr<OrderBoard> board, std::vector<int> world_ranks);
+                    std::unique_ptr<FlightRecorder> recorder, std::vector<int> world_ranks);
   ~CommunicatorState();
   CommunicatorState(const CommunicatorState&) = delete;
   CommunicatorState& operator=(const CommunicatorState&) = delete;
@@ -94,7 +94,7 @@ struct CommunicatorState {
   // Ends the communicator: the first error stays, all ranks learn of it, pending waits end.
   Error end(const Error& error);
   // For the error of another rank or of the watchdog; its text is complete.
-  Error end_by(const Mark& mark);
+  Error end_by(const SharedError& shared_error);
 
   void throw_if_dead() const {
     if (dead.load(std::memory_order_acquire)) throw_first_error();
@@ -110,7 +110,7 @@ struct CommunicatorState {
   // Takes over a pending operation that a stream waits for: it is watched until it ends.
   void park(std::unique_ptr<PendingOperation> operation);
   // Releases those that have ended. The failure of one ends the communicator.
-  void settle();
+  void release_finished();
 
   // The rank of this communicator that the job has lost, if any; waits up to `wait` for a loss to
   // become known.
@@ -126,7 +126,7 @@ struct CommunicatorState {
   // The blocking operation in the backend, if there is one.
   std::optional<Operation> inside() const;
   // What this rank is doing, according to that operation; "" if there is none.
-  std::string standing() const;
+  std::string activity() const;
   Error timeout_error(const Operation& operation, const std::string& backend_text) const;
 
   const std::string name;
@@ -145,8 +145,8 @@ struct CommunicatorState {
   const db_communicator_functions* const functions;
   std::shared_ptr<const DeviceMemory> device;  // null: host memory only
   bool on_streams = false;                     // the backend takes its memory
-  std::unique_ptr<OrderBoard> board;           // null: world 1 or several machines
-  std::unique_ptr<Notice> notice;              // null: world 1
+  std::unique_ptr<FlightRecorder> recorder;    // null: world 1 or several machines
+  std::unique_ptr<FailureNotifier> notifier;   // null: world 1
 
   std::mutex submit_mutex;
   uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;

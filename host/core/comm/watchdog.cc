@@ -60,7 +60,8 @@ void Watchdog::run() {
     ticket = current;
     if (now - active > kSleepAfter) {
       lock.unlock();
-      if (state_.notice->through_store()) check_store(now, kStall);  // shows this rank's operations
+      if (state_.notifier->through_store())
+        check_store(now, kStall);  // shows this rank's operations
       lock.lock();
       asleep_.store(true, std::memory_order_seq_cst);
       if (busy() || stop_) {
@@ -75,19 +76,19 @@ void Watchdog::run() {
     if (stop_) break;
     lock.unlock();
     // Through the store this costs a message: only if this rank seems to be doing something else.
-    if (!state_.notice->through_store() || now - active > kStall) show_place();
+    if (!state_.notifier->through_store() || now - active > kStall) publish_place();
     check(Clock::now());
     lock.lock();
   }
 }
 
 // An absent rank is in its own code: it publishes in advance where that is.
-void Watchdog::show_place() {
+void Watchdog::publish_place() {
   std::string place = CallSite::last();
   if (store_failed_ || place == place_) return;
   place_ = std::move(place);
   try {
-    state_.notice->show_place(place_);
+    state_.notifier->publish_place(place_);
   } catch (const std::exception& thrown) {
     log(LogLevel::kDebug, "comm", thrown.what());  // only messages need it
   }
@@ -116,16 +117,16 @@ std::optional<Watchdog::Stuck> Watchdog::oldest(Clock::time_point now) {
 }
 
 void Watchdog::check(Clock::time_point now) {
-  state_.settle();
+  state_.release_finished();
   if (!state_.dead.load(std::memory_order_acquire)) {
-    if (state_.board && state_.board->marked()) {
-      state_.end_by(*state_.board->mark());
+    if (state_.recorder && state_.recorder->has_shared_error()) {
+      state_.end_by(*state_.recorder->shared_error());
     } else if (const std::optional<Stuck> stuck = oldest(now)) {
       const Clock::duration age = now - stuck->since;
       check_deadline(*stuck, age);
       check_peers(*stuck, now);
-      if (state_.board) {
-        check_board(*stuck, age);
+      if (state_.recorder) {
+        check_recorder(*stuck, age);
       } else if (age > kStall) {
         check_store(now, age);
       }
@@ -154,9 +155,9 @@ void Watchdog::check_peers(const Stuck& stuck, Clock::time_point now) {
   state_.end(state_.peer_error(stuck.operation, *lost));
 }
 
-void Watchdog::check_board(const Stuck& stuck, Clock::duration age) {
+void Watchdog::check_recorder(const Stuck& stuck, Clock::duration age) {
   if (age < kStall || stuck.operation.peer >= 0) return;
-  const int refuser = state_.board->refused_by(stuck.operation.sequence);
+  const int refuser = state_.recorder->refused_by(stuck.operation.sequence);
   if (refuser < 0 || refuser == state_.rank) return;
   state_.end(
       Error(ErrorCode::kMismatch,
@@ -169,15 +170,15 @@ void Watchdog::check_store(Clock::time_point now, Clock::duration age) {
   if (store_failed_ || age < kStall || now - store_checked_ < kStall) return;
   store_checked_ = now;
   try {
-    if (const std::optional<Mark> mark = state_.notice->mark()) {
-      state_.end_by(*mark);
+    if (const std::optional<SharedError> shared_error = state_.notifier->shared_error()) {
+      state_.end_by(*shared_error);
       return;
     }
-    state_.notice->show();
-    if (const std::optional<Mark> mark = state_.notice->compare()) {
-      state_.end(Error(static_cast<ErrorCode>(mark->code),
-                       fmt::format("communicator '{}', {}", state_.name, mark->text),
-                       {.rank = mark->failed_rank,
+    state_.notifier->publish_operations();
+    if (const std::optional<SharedError> shared_error = state_.notifier->find_disagreement()) {
+      state_.end(Error(static_cast<ErrorCode>(shared_error->code),
+                       fmt::format("communicator '{}', {}", state_.name, shared_error->text),
+                       {.rank = shared_error->failed_rank,
                         .subject = state_.name,
                         .hint = hint_for(ErrorCode::kMismatch)}));
     }

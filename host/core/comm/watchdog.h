@@ -38,11 +38,11 @@ class Watchdog {
   bool busy() const;
   bool anything_pending() const;
   void check(Clock::time_point now);
-  void show_place();
+  void publish_place();
   std::optional<Stuck> oldest(Clock::time_point now);
   void check_deadline(const Stuck& stuck, Clock::duration age);
   void check_peers(const Stuck& stuck, Clock::time_point now);
-  void check_board(const Stuck& stuck, Clock::duration age);
+  void check_recorder(const Stuck& stuck, Clock::duration age);
   void check_store(Clock::time_point now, Clock::duration age);
   // After the communicator has ended: if its backend cannot free a thread, ends the process.
   void free_stuck_threads();

@@ -19,7 +19,7 @@ std::string in_quotes(const std::string& text) { return '"' + text + '"'; }
 
 }  // namespace
 
-std::vector<Error> contradictions_of(const Config& config) {
+std::vector<Error> conflicts_in(const Config& config) {
   std::vector<Error> result;
   const CommunicationConfig& communication = config.communication;
   if (communication.local_sgd_steps > 0 && communication.gradients != "none") {
@@ -43,9 +43,8 @@ std::vector<Error> contradictions_of(const Config& config) {
   return result;
 }
 
-std::vector<Error> contradictions_with_division(const std::string& backend,
-                                                const MemoryConfig& memory,
-                                                const CommunicationConfig& communication) {
+std::vector<Error> sharding_conflicts(const std::string& backend, const MemoryConfig& memory,
+                                      const CommunicationConfig& communication) {
   std::vector<Error> result;
   if (memory.offload_optimizer_device != "none") {
     result.push_back(contradiction(

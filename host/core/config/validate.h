@@ -12,12 +12,11 @@
 namespace coupler {
 
 // One Error(kConfig) for each, whose subject is the key to look at first.
-std::vector<Error> contradictions_of(const Config& config);
+std::vector<Error> conflicts_in(const Config& config);
 
 // The same for a backend (its name) that shards the model, which is known once it has planned.
-std::vector<Error> contradictions_with_division(const std::string& backend,
-                                                const MemoryConfig& memory,
-                                                const CommunicationConfig& communication);
+std::vector<Error> sharding_conflicts(const std::string& backend, const MemoryConfig& memory,
+                                      const CommunicationConfig& communication);
 
 // Throws the first, if there is one.
 void throw_first(const std::vector<Error>& contradictions);

@@ -54,14 +54,15 @@ uint64_t HeapModel::place(uint64_t begin, uint64_t room, uint64_t size, uint64_t
   if (address != begin && address - begin < kLeast) address += kTensorAlignment;
   const uint64_t before = address - begin;
   uint64_t own = room - before;
-  const uint64_t behind = own > size + kLeast ? own - size : 0;
-  own -= behind;
+  const uint64_t remainder = own > size + kLeast ? own - size : 0;
+  own -= remainder;
   blocks_[address] = {.size = own, .free = false, .touched = 0};
   live_ += own;
   touched_end_ = std::max(touched_end_, address + own);
-  if (behind > 0) {
+  if (remainder > 0) {
     const uint64_t used = before + own;
-    make_free(address + own, {behind, true, touched > used ? std::min(touched - used, behind) : 0});
+    make_free(address + own,
+              {remainder, true, touched > used ? std::min(touched - used, remainder) : 0});
   }
   if (before > 0) make_free(begin, {before, true, std::min(before, touched)});
   return address;

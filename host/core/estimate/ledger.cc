@@ -4,7 +4,8 @@
 
 namespace coupler {
 
-MemoryLedger::Block MemoryLedger::take(Part part, uint64_t bytes, bool pages, HeapUse use) {
+MemoryLedger::Block MemoryLedger::take(MemoryCategory part, uint64_t bytes, bool pages,
+                                       HeapUse use) {
   Block block{.part = part, .bytes = bytes, .address = 0, .pages = pages, .taken = true};
   if (bytes == 0) return block;
   if (pages) {
@@ -32,7 +33,7 @@ void MemoryLedger::give_back(Block& block) {
   now_[static_cast<size_t>(block.part)] -= block.bytes;
 }
 
-void MemoryLedger::move(Block& block, Part part) {
+void MemoryLedger::move(Block& block, MemoryCategory part) {
   now_[static_cast<size_t>(block.part)] -= block.bytes;
   block.part = part;
   uint64_t& now = now_[static_cast<size_t>(part)];

@@ -4,7 +4,7 @@
 
 namespace coupler {
 
-MemoryLedger::Block PoolModel::take(Part part, uint64_t bytes, bool aside) {
+MemoryLedger::Block PoolModel::take(MemoryCategory part, uint64_t bytes, bool aside) {
   MemoryLedger::Block block = free_.take(
       bytes,
       [&] {
@@ -17,7 +17,7 @@ MemoryLedger::Block PoolModel::take(Part part, uint64_t bytes, bool aside) {
 
 void PoolModel::give_back(MemoryLedger::Block& block) {
   if (!block.taken) return;
-  ledger_.move(block, Part::kBuffers);  // kept for reuse
+  ledger_.move(block, MemoryCategory::kBuffers);  // kept for reuse
   free_.give_back(block);
   block.taken = false;
 }
@@ -62,11 +62,11 @@ bool ResidencyModel::try_release(size_t unit) {
   if (!known.resident) return true;
   if (known.pins != 0) return false;
   known.resident = known.used = false;
-  if (!std::exchange(known.written, false) || options_.behind == 0) {
+  if (!std::exchange(known.written, false) || options_.max_queued_writes == 0) {
     pool_.give_back(known.memory);
     return true;
   }
-  while (waiting_.size() >= options_.behind) {
+  while (waiting_.size() >= options_.max_queued_writes) {
     pool_.give_back(waiting_.front());
     waiting_.pop_front();
   }

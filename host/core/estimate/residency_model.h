@@ -18,7 +18,7 @@ class PoolModel {
  public:
   PoolModel(MemoryLedger& ledger, bool pages) : ledger_(ledger), pages_(pages) {}
 
-  MemoryLedger::Block take(Part part, uint64_t bytes, bool aside = false);
+  MemoryLedger::Block take(MemoryCategory part, uint64_t bytes, bool aside = false);
   void give_back(MemoryLedger::Block& block);  // no effect if it is not taken
 
  private:
@@ -31,8 +31,8 @@ class ResidencyModel {
  public:
   struct Options {
     ResidencyOptions policy;
-    size_t behind = 0;  // units that may wait to be written; 0: none are written
-    Part part = Part::kUnits;
+    size_t max_queued_writes = 0;  // units that may wait to be written; 0: none are written
+    MemoryCategory part = MemoryCategory::kUnits;
   };
   // fill: takes what filling a unit takes temporarily, on the training thread or, if ahead of the
   // use, on the residency's own thread.

@@ -14,7 +14,7 @@
 
 #include "base/units.h"
 #include "estimate/plan.h"
-#include "estimate/replay.h"
+#include "estimate/simulate.h"
 #include "plugin/probe.h"
 #include "plugin/resolve.h"
 
@@ -142,7 +142,7 @@ MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, 
       plans.back().optimizer_buffers = static_cast<int>(memory.offload_optimizer_buffer_count);
       plans.back().sub_group = memory.offload_optimizer_sub_group_size;
     }
-    MemoryEstimate estimate = replay(log, plans);
+    MemoryEstimate estimate = simulate(log, plans);
     if (estimate.peak > most.peak) most = std::move(estimate);
   }
   return most;

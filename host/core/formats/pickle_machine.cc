@@ -56,7 +56,7 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   if (global == nullptr)
     refuse(fmt::format("the global '{}.{}' is not allowed: only tensors, containers and numbers "
                        "are supported",
-                       shown(module), shown(name)),
+                       for_message(module), for_message(name)),
            "if you trust the file's author, load it with PyTorch and save only its "
            "state_dict()");
   push(make(Kind::kGlobal, global));

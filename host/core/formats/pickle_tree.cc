@@ -163,7 +163,7 @@ void TreeCheck::check_keys(const Value& dictionary) {
   if (same == keys_.end()) return;
   fail(fmt::format("a dictionary has the key '{}' twice", (*same)->kind() == Kind::kInt
                                                               ? std::to_string((*same)->integer())
-                                                              : shown((*same)->text())));
+                                                              : for_message((*same)->text())));
 }
 
 }  // namespace coupler::pickle

@@ -257,10 +257,11 @@ namespace coupler::safetensors {
 namespace {
 
 [[noreturn]] void broken(const std::string& file, const Problem& problem) {
-  const std::string where =
-      problem.tensor.empty() ? file : fmt::format("{}: tensor '{}'", file, shown(problem.tensor));
+  const std::string where = problem.tensor.empty()
+                                ? file
+                                : fmt::format("{}: tensor '{}'", file, for_message(problem.tensor));
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", where, problem.rule),
-              {.subject = problem.tensor.empty() ? file : shown(problem.tensor),
+              {.subject = problem.tensor.empty() ? file : for_message(problem.tensor),
                .hint = "the file is damaged or not a safetensors file; copy or write it again"});
 }
 

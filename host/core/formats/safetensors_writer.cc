@@ -26,7 +26,7 @@ constexpr auto kMaxDataBytes = static_cast<uint64_t>(std::numeric_limits<int64_t
 
 [[noreturn]] void refuse_tensors(const std::string& file, const TensorEntry& entry,
                                  const std::string& rule, const char* hint) {
-  const std::string name = shown(entry.name);
+  const std::string name = for_message(entry.name);
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: tensor '{}': {}", file, name, rule),
               {.subject = name, .hint = hint});
 }
@@ -95,7 +95,7 @@ std::string metadata_member(const std::string& file, const HeaderText& header,
     if (!key_text || !value_text)
       refuse_tensors(file,
                      fmt::format("{}: the {} '{}' is not valid UTF-8", kMetadataKey,
-                                 key_text ? "value of" : "key", shown(key)),
+                                 key_text ? "value of" : "key", for_message(key)),
                      "encode it as UTF-8");
     strings += fmt::format("{}{}:{}", strings.empty() ? "" : ",", *key_text, *value_text);
   }
@@ -167,16 +167,16 @@ void Writer::write(std::string_view tensor, const void* data, size_t size) {
   skip_written();
   if (current_ == layout_.tensors.size())
     fail(fmt::format("{} bytes were written for tensor '{}' after the last tensor was complete",
-                     size, shown(tensor)));
+                     size, for_message(tensor)));
   const TensorInfo& due = layout_.tensors[current_];
   const uint64_t needed = due.end - due.begin;
   if (tensor != due.name)
     fail(
         fmt::format("bytes were written for tensor '{}', but tensor '{}' is due and has {} of its "
                     "{} bytes",
-                    shown(tensor), shown(due.name), got_ - due.begin, needed));
+                    for_message(tensor), for_message(due.name), got_ - due.begin, needed));
   if (size > missing())
-    fail(fmt::format("tensor '{}' has {} bytes, but {} were written", shown(tensor), needed,
+    fail(fmt::format("tensor '{}' has {} bytes, but {} were written", for_message(tensor), needed,
                      got_ - due.begin + size));
   file_.write(data, size);
   got_ += size;
@@ -186,7 +186,7 @@ WrittenFile Writer::finish() {
   skip_written();
   if (current_ < layout_.tensors.size()) {
     const TensorInfo& due = layout_.tensors[current_];
-    fail(fmt::format("the file ends, but tensor '{}' has {} of its {} bytes", shown(due.name),
+    fail(fmt::format("the file ends, but tensor '{}' has {} of its {} bytes", for_message(due.name),
                      got_ - due.begin, due.end - due.begin));
   }
   return file_.finish();

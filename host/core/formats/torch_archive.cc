@@ -62,7 +62,7 @@ void check_torch_file_kind(const uint8_t* bytes, uint64_t size, const std::strin
 }
 
 constexpr int kNewestVersion = 10;  // of the archive's format, readable by PyTorch 2
-constexpr uint64_t kMostOfSmall = 64;
+constexpr uint64_t kMaxSmallEntry = 64;
 constexpr uint64_t kMaxFolderBytes = 256;  // a file name and a '/'
 
 // As LibTorch counts them: dimensions of size 0 are skipped, since strides are products of the
@@ -133,15 +133,16 @@ std::string TorchArchive::find_folder() const {
   const std::string_view first = zip_.entries().begin()->first;
   std::string folder(first.substr(0, first.find('/') + 1));
   if (folder.empty() || folder.size() > kMaxFolderBytes)
-    fail(fmt::format("entry '{}' is not in a folder as torch.save writes it", shown(first)));
+    fail(fmt::format("entry '{}' is not in a folder as torch.save writes it", for_message(first)));
   for (const auto& [name, entry] : zip_.entries()) {
     if (!name.starts_with(folder))
-      fail(fmt::format("entry '{}' is outside the folder '{}'", shown(name), shown(folder)));
+      fail(fmt::format("entry '{}' is outside the folder '{}'", for_message(name),
+                       for_message(folder)));
     const std::string_view inside = name.substr(folder.size());
     if (inside == "constants.pkl" || inside.starts_with("code/"))
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("{}: it is a TorchScript program (it has '{}'), not a state dict",
-                              file_, shown(name)),
+                              file_, for_message(name)),
                   {.subject = file_,
                    .hint = "if you trust its author, load it with torch.jit.load and torch.save "
                            "its state_dict()"});
@@ -157,20 +158,20 @@ std::string_view TorchArchive::small_entry(std::string_view name, uint64_t most)
   if (entry == nullptr)
     fail(
         fmt::format("entry '{}' is missing: this is a zip archive, but torch.save did not write it",
-                    shown(full)));
+                    for_message(full)));
   if (entry->end - entry->begin > most)
-    fail(fmt::format("entry '{}' has {} bytes, more than {}", shown(full),
+    fail(fmt::format("entry '{}' has {} bytes, more than {}", for_message(full),
                      entry->end - entry->begin, most));
   return zip_.checked(full, *entry);
 }
 
 void TorchArchive::check_version() const {
-  std::string_view text = small_entry("version", kMostOfSmall);
+  std::string_view text = small_entry("version", kMaxSmallEntry);
   if (text.ends_with('\n')) text.remove_suffix(1);
   int version = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
   if (error != std::errc{} || end != text.data() + text.size() || version < 1)
-    fail(fmt::format("its version is '{}', which is not a number", shown(text)));
+    fail(fmt::format("its version is '{}', which is not a number", for_message(text)));
   if (version > kNewestVersion)
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{}: its format has version {}; only versions up to {} are supported",
@@ -181,9 +182,9 @@ void TorchArchive::check_version() const {
 void TorchArchive::check_byte_order() const {
   // Archives from before PyTorch 2.1 do not have it; they are little-endian.
   if (zip_.find(folder_ + "byteorder") == nullptr) return;
-  const std::string_view order = small_entry("byteorder", kMostOfSmall);
+  const std::string_view order = small_entry("byteorder", kMaxSmallEntry);
   if (order == "little") return;
-  if (order != "big") fail(fmt::format("its byte order is '{}'", shown(order)));
+  if (order != "big") fail(fmt::format("its byte order is '{}'", for_message(order)));
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: its numbers are big-endian, which is not supported", file_),
               {.subject = file_, .hint = "torch.save it on a little-endian machine"});
@@ -203,7 +204,7 @@ std::vector<TorchTensor> TorchArchive::tensors(const pickle::Value& state_dict) 
                        to_string(items[i]->kind())));
     const std::string_view name = items[i]->text();
     if (items[i + 1]->kind() != pickle::Kind::kTensor)
-      fail(fmt::format("it is not a state dict: '{}' is {}, not a tensor", shown(name),
+      fail(fmt::format("it is not a state dict: '{}' is {}, not a tensor", for_message(name),
                        to_string(items[i + 1]->kind())));
     result.push_back(place(std::string(name), items[i + 1]->tensor()));
   }
@@ -212,14 +213,14 @@ std::vector<TorchTensor> TorchArchive::tensors(const pickle::Value& state_dict) 
 
 TorchTensor TorchArchive::place(std::string name, const pickle::Tensor& tensor) const {
   const auto wrong = [&](const std::string& rule) {
-    fail(fmt::format("tensor '{}': {}", shown(name), rule));
+    fail(fmt::format("tensor '{}': {}", for_message(name), rule));
   };
   if (!tensor.type->dtype)
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("{}: tensor '{}': its type {} is not supported", file_, shown(name),
-                    tensor.type->name),
-        {.subject = shown(name), .hint = "convert it with PyTorch, for example to complex64"});
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: tensor '{}': its type {} is not supported", file_,
+                            for_message(name), tensor.type->name),
+                {.subject = for_message(name),
+                 .hint = "convert it with PyTorch, for example to complex64"});
   const ByteRange storage = place(*tensor.storage);
   const uint64_t storage_bytes = storage.end - storage.begin;
   const auto elements = count_elements(tensor);
@@ -255,10 +256,12 @@ ByteRange TorchArchive::place(const pickle::Storage& storage) const {
   const std::string name = fmt::format("{}data/{}", folder_, storage.key);
   const auto* entry = zip_.find(name);
   if (entry == nullptr)
-    fail(fmt::format("storage '{}': entry '{}' is missing", shown(storage.key), shown(name)));
+    fail(fmt::format("storage '{}': entry '{}' is missing", for_message(storage.key),
+                     for_message(name)));
   if (entry->end - entry->begin != storage.bytes)
     fail(fmt::format("storage '{}': it should have {} bytes, but entry '{}' has {}",
-                     shown(storage.key), storage.bytes, shown(name), entry->end - entry->begin));
+                     for_message(storage.key), storage.bytes, for_message(name),
+                     entry->end - entry->begin));
   return {entry->begin, entry->end};
 }
 

@@ -31,7 +31,7 @@ struct Problem {
 
 [[noreturn]] void refuse_index(ErrorCode code, const std::string& file, const Problem& problem,
                                const char* hint) {
-  const std::string tensor = shown(problem.tensor);
+  const std::string tensor = for_message(problem.tensor);
   throw Error(code,
               tensor.empty() ? fmt::format("{}: {}", file, problem.rule)
                              : fmt::format("{}: tensor '{}': {}", file, tensor, problem.rule),
@@ -49,7 +49,7 @@ bool is_plain(std::string_view name) {
 
 std::string not_plain(std::string_view name) {
   return fmt::format("its file '{}' is not the plain name of a file in the same folder",
-                     shown(name));
+                     for_message(name));
 }
 
 std::string too_many() {
@@ -100,7 +100,7 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& name) override {
     if (!levels_.back().insert(name).second)
-      return fail(in_map() ? name : "", fmt::format("'{}' is given twice", shown(name)));
+      return fail(in_map() ? name : "", fmt::format("'{}' is given twice", for_message(name)));
     key_ = std::move(name);
     if (levels_.size() == 1) top_key_ = key_;
     return true;
@@ -217,7 +217,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 [[noreturn]] void refuse_shard(const SizedTensor& tensor, const char* rule, const char* hint) {
-  const std::string name = shown(tensor.name);
+  const std::string name = for_message(tensor.name);
   throw Error(ErrorCode::kInvalidArgument, fmt::format("tensor '{}': {}", name, rule),
               {.subject = name, .hint = hint});
 }

@@ -86,7 +86,7 @@ class Reader {
                          "again or write it again with torch.save"});
   }
   [[noreturn]] void fail(std::string_view entry, const std::string& rule) const {
-    fail(fmt::format("entry '{}': {}", shown(entry), rule));
+    fail(fmt::format("entry '{}': {}", for_message(entry), rule));
   }
 
   // The caller has checked that the field lies inside the file.
@@ -254,7 +254,7 @@ void ZipArchive::check_stored(std::string_view name, const Entry& entry) const {
       ErrorCode::kIo,
       fmt::format("{}: entry '{}': it is compressed (method {}); torch.save stores without "
                   "compressing",
-                  file_, shown(name), entry.method),
+                  file_, for_message(name), entry.method),
       {.subject = file_, .hint = "use the file as torch.save wrote it, not one that was repacked"});
 }
 
@@ -267,7 +267,7 @@ std::string_view ZipArchive::checked(std::string_view name, const Entry& entry) 
   if (crc.checksum() != entry.crc32)
     throw Error(ErrorCode::kIo,
                 fmt::format("{}: entry '{}': its checksum is {:08x}, but its bytes have {:08x}",
-                            file_, shown(name), entry.crc32, crc.checksum()),
+                            file_, for_message(name), entry.crc32, crc.checksum()),
                 {.subject = file_,
                  .hint = "the file is damaged, or was written after "
                          "torch.serialization.set_crc32_options(False); copy or write it again"});

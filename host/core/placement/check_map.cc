@@ -58,7 +58,7 @@ void check_path(const ModuleTree& tree, const std::string& path, const std::stri
   const std::vector<std::string> paths = all_paths(tree);
   if (std::find(paths.begin(), paths.end(), path) != paths.end()) return;
   const std::string near = nearest_name(path, paths);
-  fail_argument(fmt::format("{}: the model has no module or tensor '{}'{}", what, shown(path),
+  fail_argument(fmt::format("{}: the model has no module or tensor '{}'{}", what, for_message(path),
                             near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
                 path, "name modules and tensors as named_modules and named_parameters do");
 }

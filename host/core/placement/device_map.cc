@@ -23,7 +23,7 @@ DeviceMap::DeviceMap(std::initializer_list<Entry> entries) {
   for (const auto& [path, device] : entries) {
     if (index_.find(path) != index_.end())
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the device map has '{}' twice", shown(path)),
+                  fmt::format("the device map has '{}' twice", for_message(path)),
                   {.subject = path, .hint = "give each path once"});
     set(path, device);
   }
@@ -65,8 +65,8 @@ MapDevice::MapDevice(std::string_view name) : index_(static_cast<int>(Place::kCp
   if (digits.starts_with("cuda:")) digits.remove_prefix(5);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index_);
   if (error != std::errc() || end != digits.data() + digits.size() || index_ < 0)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a device", shown(name)),
-                {.subject = shown(name),
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a device", for_message(name)),
+                {.subject = for_message(name),
                  .hint = "give the number of an accelerator from 0, \"cpu\" or \"disk\""});
 }
 
@@ -102,7 +102,7 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     if (value == "cpu" || value == "disk")
       return inside_ ? take(MapDevice(value)) : no_device(value);
-    return no_device("'" + shown(value) + "'");
+    return no_device("'" + for_message(value) + "'");
   }
 
   bool start_object(std::size_t) override {
@@ -112,7 +112,7 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     key_ = name;
     if (!met_.insert(key_).second)
-      refuse_json(key_, fmt::format("'{}' is given twice", shown(key_)));
+      refuse_json(key_, fmt::format("'{}' is given twice", for_message(key_)));
     return true;
   }
   bool end_object() override { return true; }
@@ -130,7 +130,7 @@ class MapEvents : public nlohmann::json_sax<nlohmann::json> {
   }
   bool no_device(const std::string& what) const {
     if (!inside_) refuse_json("", fmt::format("it must be an object, not {}", what));
-    refuse_json(key_, fmt::format("'{}': {} is not a device", shown(key_), what));
+    refuse_json(key_, fmt::format("'{}': {} is not a device", for_message(key_), what));
   }
 
   std::string key_;
@@ -144,7 +144,8 @@ std::string DeviceMap::to_json() const {
   std::string text = "{";
   for (const auto& [path, device] : entries_) {
     const auto quoted = json_string(path);
-    if (!quoted) refuse_json(shown(path), fmt::format("'{}' is not UTF-8", shown(path)));
+    if (!quoted)
+      refuse_json(for_message(path), fmt::format("'{}' is not UTF-8", for_message(path)));
     text += fmt::format(
         "{}\n  {}: {}", text.size() > 1 ? "," : "", *quoted,
         device.is_accelerator() ? device.to_string() : "\"" + device.to_string() + "\"");

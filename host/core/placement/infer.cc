@@ -22,7 +22,7 @@ void check_mode(const std::string& mode) {
   const std::string near = nearest_name(mode, known);
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("unknown device map mode '{}'{}", shown(mode),
+      fmt::format("unknown device map mode '{}'{}", for_message(mode),
                   near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
       {.subject = "mode", .hint = "give auto, balanced, balanced_low_0, sequential or optimal"});
 }

@@ -49,7 +49,7 @@ const TensorType& tensor_type(std::string_view name, const std::string& what) {
   for (const TensorType& known : kTypes) names.emplace_back(known.name);
   const std::string near = nearest_name(rest, names);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: unknown dtype '{}'{}", what, shown(name),
+              fmt::format("{}: unknown dtype '{}'{}", what, for_message(name),
                           near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
               {.subject = what, .hint = "give a dtype such as float32, float16, bfloat16 or int8"});
 }
@@ -125,7 +125,7 @@ namespace {
 
 void check_special(const ModuleTree& tree, const SizeRules& rules) {
   for (const auto& [name, type] : rules.special_dtypes) {
-    tensor_type(type, fmt::format("special_dtypes['{}']", shown(name)));
+    tensor_type(type, fmt::format("special_dtypes['{}']", for_message(name)));
     if (std::any_of(tree.tensors.begin(), tree.tensors.end(),
                     [&, &wanted = name](const TreeTensor& t) { return t.name == wanted; }))
       continue;
@@ -133,7 +133,7 @@ void check_special(const ModuleTree& tree, const SizeRules& rules) {
     for (const TreeTensor& tensor : tree.tensors) names.push_back(tensor.name);
     const std::string near = nearest_name(name, names);
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("special_dtypes: the model has no tensor '{}'{}", shown(name),
+                fmt::format("special_dtypes: the model has no tensor '{}'{}", for_message(name),
                             near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
                 {.subject = name, .hint = "name tensors as the state dict does"});
   }

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "placement/check_map.h"
-#include "placement/forecast.h"
+#include "placement/cost_model.h"
 #include "placement/sequential.h"
 
 namespace coupler {
@@ -28,15 +28,15 @@ struct Group {
   double copies = 0;
 };
 
-std::vector<Group> groups_of(const RunProblem& problem, const std::vector<RunUnit>& units) {
+std::vector<Group> groups_of(const CostModel& model, const std::vector<RunUnit>& units) {
   std::vector<Group> groups;
   for (size_t u = 0; u < units.size(); ++u) {
     groups.resize(std::max(groups.size(), units[u].group + 1));
     Group& group = groups[units[u].group];
     group.units.push_back(u);
-    group.lives += problem.units[u].lives;
-    group.moves = std::max(group.moves, problem.units[u].moves);
-    group.copies += problem.units[u].copies;
+    group.lives += model.units[u].lives;
+    group.moves = std::max(group.moves, model.units[u].moves);
+    group.copies += model.units[u].copies;
   }
   return groups;
 }
@@ -46,10 +46,10 @@ double worth(const Group& group) {
   return group.lives == 0 ? 1e300 : group.copies / static_cast<double>(group.lives);
 }
 
-class Guesses {
+class InitialAssignments {
  public:
-  Guesses(const RunProblem& problem, const std::vector<RunUnit>& units)
-      : problem_(problem), groups_(groups_of(problem, units)), count_(units.size()) {}
+  InitialAssignments(const CostModel& model, const std::vector<RunUnit>& units)
+      : model_(model), groups_(groups_of(model, units)), count_(units.size()) {}
 
   std::vector<std::vector<size_t>> take() {
     std::vector<size_t> order(groups_.size());
@@ -78,7 +78,7 @@ class Guesses {
   }
 
  private:
-  // One guess each with room for 0, 1 and 2 units' copies on the first accelerator.
+  // One assignment each with room for 0, 1 and 2 units' copies on the first accelerator.
   void add(const std::vector<size_t>& preferred) {
     for (const uint64_t copies : {0, 1, 2}) guesses_.push_back(filled(preferred, copies));
   }
@@ -86,47 +86,47 @@ class Guesses {
   // Chooses the groups on accelerators by preference, then assigns the chosen ones in the order of
   // units, so that the run rarely changes the device.
   std::vector<size_t> filled(const std::vector<size_t>& preferred, uint64_t copies) const {
-    std::vector<uint64_t> room = problem_.memory;
+    std::vector<uint64_t> room = model_.memory;
     uint64_t largest = 0;
     for (const Group& group : groups_) largest = std::max(largest, group.moves);
-    if (problem_.cpu() > 0) room[0] -= std::min(room[0], copies * largest);
+    if (model_.cpu() > 0) room[0] -= std::min(room[0], copies * largest);
     const uint64_t total = std::accumulate(
-        room.begin(), room.begin() + static_cast<std::ptrdiff_t>(problem_.cpu()), uint64_t{0});
+        room.begin(), room.begin() + static_cast<std::ptrdiff_t>(model_.cpu()), uint64_t{0});
     std::vector<bool> near(groups_.size());
     uint64_t taken = 0;
     for (const size_t g : preferred) {
       near[g] = taken + groups_[g].lives <= total;
       if (near[g]) taken += groups_[g].lives;
     }
-    std::vector<size_t> lies(count_, problem_.disk());
+    std::vector<size_t> assignment(count_, model_.disk());
     std::vector<size_t> left;
     size_t begin = 0;  // the device being filled
     for (size_t g = 0; g < groups_.size(); ++g)
-      if (!near[g] || !put(g, 0, begin, problem_.cpu(), room, lies)) left.push_back(g);
+      if (!near[g] || !put(g, 0, begin, model_.cpu(), room, assignment)) left.push_back(g);
     // The most valuable on the CPU, the others on the disk.
     std::stable_sort(left.begin(), left.end(),
                      [&](size_t a, size_t b) { return worth(groups_[a]) > worth(groups_[b]); });
-    size_t cpu = problem_.cpu();
-    for (const size_t g : left) put(g, cpu, cpu, problem_.disk(), room, lies);
-    return lies;
+    size_t cpu = model_.cpu();
+    for (const size_t g : left) put(g, cpu, cpu, model_.disk(), room, assignment);
+    return assignment;
   }
 
   // Puts g on the first device with room in [begin, end), else in [first, begin), and sets begin to
   // it.
   bool put(size_t g, size_t first, size_t& begin, size_t end, std::vector<uint64_t>& room,
-           std::vector<size_t>& lies) const {
+           std::vector<size_t>& assignment) const {
     for (size_t turn = first; turn < end; ++turn) {
       const size_t d = begin + (turn - first) < end ? begin + (turn - first) : begin + turn - end;
       if (room[d] < groups_[g].lives) continue;
       room[d] -= groups_[g].lives;
-      for (const size_t unit : groups_[g].units) lies[unit] = d;
+      for (const size_t unit : groups_[g].units) assignment[unit] = d;
       begin = d;
       return true;
     }
     return false;
   }
 
-  const RunProblem& problem_;
+  const CostModel& model_;
   std::vector<Group> groups_;
   size_t count_;
   std::vector<std::vector<size_t>> guesses_;
@@ -135,33 +135,33 @@ class Guesses {
 // Devices filled one after the other, preferring the units that are most valuable, largest,
 // smallest or first, or offloading evenly spaced units; each with room for the copies of no, one or
 // two units on the first accelerator. Not all of them fit.
-std::vector<std::vector<size_t>> guessed_placements(const RunProblem& problem,
-                                                    const std::vector<RunUnit>& units) {
-  return Guesses(problem, units).take();
+std::vector<std::vector<size_t>> initial_assignments(const CostModel& model,
+                                                     const std::vector<RunUnit>& units) {
+  return InitialAssignments(model, units).take();
 }
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Work limits for improving and for branch and bound, in forecasts × units: tenths of a second.
+// Work limits for improving and for branch and bound, in predictions × units: tenths of a second.
 constexpr size_t kImproveWork = 10'000'000;
 constexpr size_t kExactWork = 3'000'000;
 
 class Search {
  public:
-  Search(const RunProblem& problem, const std::vector<RunUnit>& units) : problem_(problem) {
+  Search(const CostModel& model, const std::vector<RunUnit>& units) : model_(model) {
     for (size_t u = 0; u < units.size(); ++u) {
       groups_.resize(std::max(groups_.size(), units[u].group + 1));
       groups_[units[u].group].push_back(u);
     }
-    used_.resize(problem.devices.size());
-    best_.lies.assign(units.size(), problem.disk());
-    best_seconds_ = seconds_of(best_.lies);
+    used_.resize(model.devices.size());
+    best_.assignment.assign(units.size(), model.disk());
+    best_seconds_ = seconds_of(best_.assignment);
   }
 
-  void offer(const std::vector<size_t>& lies) {
-    const double seconds = seconds_of(lies);
+  void offer(const std::vector<size_t>& assignment) {
+    const double seconds = seconds_of(assignment);
     if (seconds >= best_seconds_) return;
     best_seconds_ = seconds;
-    best_.lies = lies;
+    best_.assignment = assignment;
   }
 
   // Moves single groups and swaps pairs while that helps.
@@ -170,7 +170,7 @@ class Search {
     for (bool better = true; better && work_ > 0;) {
       better = false;
       for (size_t g = 0; g < groups_.size() && work_ > 0; ++g) {
-        for (size_t d = 0; d < problem_.devices.size(); ++d)
+        for (size_t d = 0; d < model_.devices.size(); ++d)
           better = try_change(g, d, g, d) || better;
         for (size_t other = g + 1; other < groups_.size() && work_ > 0; ++other)
           better = try_change(g, device_of(other), other, device_of(g)) || better;
@@ -181,50 +181,50 @@ class Search {
   void prove() {
     // rest_[g]: the least time in which group g and all that follow can run, on any device.
     rest_.assign(groups_.size() + 1, 0);
-    const double fastest = *std::max_element(problem_.rate.begin(), problem_.rate.end());
+    const double fastest = *std::max_element(model_.rate.begin(), model_.rate.end());
     for (size_t g = groups_.size(); g-- > 0;) rest_[g] = rest_[g + 1] + reads(g) / fastest;
     work_ = kExactWork;
-    lies_ = best_.lies;
+    assignment_ = best_.assignment;
     branch(0, 0);
     best_.exact = work_ > 0;
   }
 
   std::optional<SearchResult> result() {
     if (best_seconds_ == kNever) return std::nullopt;
-    best_.forecast = forecast(problem_, best_.lies);
+    best_.time = predict_time(model_, best_.assignment);
     return best_;
   }
 
  private:
-  double seconds_of(const std::vector<size_t>& lies) {
-    work_ -= std::min(work_, lies.size() + 1);
-    const Forecast result = forecast(problem_, lies);
+  double seconds_of(const std::vector<size_t>& assignment) {
+    work_ -= std::min(work_, assignment.size() + 1);
+    const PredictedTime result = predict_time(model_, assignment);
     return result.fits ? result.seconds : kNever;
   }
 
-  size_t device_of(size_t group) const { return best_.lies[groups_[group].front()]; }
+  size_t device_of(size_t group) const { return best_.assignment[groups_[group].front()]; }
   double reads(size_t group) const {
     double sum = 0;
-    for (const size_t unit : groups_[group]) sum += problem_.units[unit].reads;
+    for (const size_t unit : groups_[group]) sum += model_.units[unit].reads;
     return sum;
   }
-  void put(std::vector<size_t>& lies, size_t group, size_t device) const {
-    for (const size_t unit : groups_[group]) lies[unit] = device;
+  void put(std::vector<size_t>& assignment, size_t group, size_t device) const {
+    for (const size_t unit : groups_[group]) assignment[unit] = device;
   }
 
   bool try_change(size_t a, size_t to_a, size_t b, size_t to_b) {
     const size_t from_a = device_of(a), from_b = device_of(b);
     if (from_a == to_a && from_b == to_b) return false;
-    put(best_.lies, a, to_a);
-    put(best_.lies, b, to_b);
-    const double seconds = seconds_of(best_.lies);
+    put(best_.assignment, a, to_a);
+    put(best_.assignment, b, to_b);
+    const double seconds = seconds_of(best_.assignment);
     // Ignores differences in the last digits; chasing them could loop forever.
     if (seconds < best_seconds_ * (1 - 1e-12)) {
       best_seconds_ = seconds;
       return true;
     }
-    put(best_.lies, a, from_a);
-    put(best_.lies, b, from_b);
+    put(best_.assignment, a, from_a);
+    put(best_.assignment, b, from_b);
     return false;
   }
 
@@ -232,30 +232,30 @@ class Search {
   void branch(size_t g, double least) {
     if (work_ == 0 || least + rest_[g] >= best_seconds_) return;
     if (g == groups_.size()) {
-      const double seconds = seconds_of(lies_);
+      const double seconds = seconds_of(assignment_);
       if (seconds >= best_seconds_) return;
       best_seconds_ = seconds;
-      best_.lies = lies_;
+      best_.assignment = assignment_;
       return;
     }
     uint64_t bytes = 0;
-    for (const size_t unit : groups_[g]) bytes += problem_.units[unit].lives;
+    for (const size_t unit : groups_[g]) bytes += model_.units[unit].lives;
     const double fastest_here =
-        reads(g) / *std::max_element(problem_.rate.begin(), problem_.rate.end());
-    for (size_t d = 0; d < problem_.devices.size(); ++d) {
-      if (d != problem_.disk() && used_[d] + bytes > problem_.memory[d]) continue;
-      put(lies_, g, d);
+        reads(g) / *std::max_element(model_.rate.begin(), model_.rate.end());
+    for (size_t d = 0; d < model_.devices.size(); ++d) {
+      if (d != model_.disk() && used_[d] + bytes > model_.memory[d]) continue;
+      put(assignment_, g, d);
       used_[d] += bytes;
       // Offloaded units run on the main device or on the CPU.
-      branch(g + 1, least + (d < problem_.cpu() ? reads(g) / problem_.rate[d] : fastest_here));
+      branch(g + 1, least + (d < model_.cpu() ? reads(g) / model_.rate[d] : fastest_here));
       used_[d] -= bytes;
       work_ -= std::min<size_t>(work_, 1);
     }
   }
 
-  const RunProblem& problem_;
+  const CostModel& model_;
   std::vector<std::vector<size_t>> groups_;  // units
-  std::vector<size_t> lies_;
+  std::vector<size_t> assignment_;
   std::vector<uint64_t> used_;
   std::vector<double> rest_;
   size_t work_ = kImproveWork;
@@ -265,12 +265,12 @@ class Search {
 
 }  // namespace
 
-std::optional<SearchResult> search_placement(const RunProblem& problem,
+std::optional<SearchResult> search_placement(const CostModel& model,
                                              const std::vector<RunUnit>& units,
                                              const std::vector<std::vector<size_t>>& starts) {
-  Search search(problem, units);
+  Search search(model, units);
   for (const auto& start : starts) search.offer(start);
-  for (const auto& guess : guessed_placements(problem, units)) search.offer(guess);
+  for (const auto& guess : initial_assignments(model, units)) search.offer(guess);
   search.improve();
   search.prove();
   return search.result();
@@ -288,18 +288,18 @@ void check_units(const ModuleTree& tree, const std::vector<RunUnit>& units,
 }
 
 // The assignment equivalent to a map; nullopt if the map divides units.
-std::optional<std::vector<size_t>> assignment_of(const ModuleTree& tree, const RunProblem& problem,
+std::optional<std::vector<size_t>> assignment_of(const ModuleTree& tree, const CostModel& model,
                                                  const std::vector<RunUnit>& units,
                                                  const DeviceMap& map) {
-  std::vector<size_t> lies;
+  std::vector<size_t> assignment;
   for (const RunUnit& unit : units) {
     const auto device = map.device_of(tree.tensors[unit.tensors.front()].name);
     for (const size_t t : unit.tensors)
       if (map.device_of(tree.tensors[t].name) != device) return std::nullopt;
-    const auto place = std::find(problem.devices.begin(), problem.devices.end(), *device);
-    lies.push_back(static_cast<size_t>(place - problem.devices.begin()));
+    const auto place = std::find(model.devices.begin(), model.devices.end(), *device);
+    assignment.push_back(static_cast<size_t>(place - model.devices.begin()));
   }
-  return lies;
+  return assignment;
 }
 
 // Modules without a tensor go to the device of the unit before them, so that a module on one device
@@ -321,12 +321,13 @@ void place_empty_modules(const ModuleTree& tree, Placement& placement) {
   placement.insert(placement.end(), empty.begin(), empty.end());
 }
 
-DeviceMap map_of(const ModuleTree& tree, const TreeSizes& sizes, const RunProblem& problem,
-                 const std::vector<RunUnit>& units, const std::vector<size_t>& lies, bool clean) {
+DeviceMap map_of(const ModuleTree& tree, const TreeSizes& sizes, const CostModel& model,
+                 const std::vector<RunUnit>& units, const std::vector<size_t>& assignment,
+                 bool clean) {
   Placement placement;
   for (size_t u = 0; u < units.size(); ++u)
     for (const TreeItem item : units[u].items)
-      placement.emplace_back(item, problem.devices[lies[u]]);
+      placement.emplace_back(item, model.devices[assignment[u]]);
   place_empty_modules(tree, placement);
   return finished_map(tree, sizes, placement, clean);
 }
@@ -337,18 +338,17 @@ DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
                       const DeviceMapOptions& options) {
   const std::vector<RunUnit> units = run_units(tree, sizes, options);
   check_units(tree, units, options.max_memory);
-  const RunProblem problem = run_problem(units, options);
+  const CostModel model = make_cost_model(units, options);
   DeviceMap sequential = finished_map(
       tree, sizes,
       place_sequentially(tree, sizes, options.max_memory, {options.no_split_module_classes, false}),
       options.clean_result);
   std::vector<std::vector<size_t>> starts;
-  if (auto start = assignment_of(tree, problem, units, sequential))
+  if (auto start = assignment_of(tree, model, units, sequential))
     starts.push_back(std::move(*start));
-  const auto found = search_placement(problem, units, starts);
+  const auto found = search_placement(model, units, starts);
   const PredictedRun compatible = predicted_run(tree, sequential, options);
-  if (compatible.fits && (!found || compatible.seconds < found->forecast.seconds))
-    return sequential;
+  if (compatible.fits && (!found || compatible.seconds < found->time.seconds)) return sequential;
   if (!found)
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -359,9 +359,9 @@ DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
   if (log_enabled(LogLevel::kDebug, "placement"))
     log(LogLevel::kDebug, "placement",
         fmt::format("predicted {:.6f} s per run, {:.6f} s for the sequential map; {}",
-                    found->forecast.seconds, compatible.seconds,
+                    found->time.seconds, compatible.seconds,
                     found->exact ? "nothing is faster" : "the best of those tried"));
-  return map_of(tree, sizes, problem, units, found->lies, options.clean_result);
+  return map_of(tree, sizes, model, units, found->assignment, options.clean_result);
 }
 
 PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
@@ -369,20 +369,20 @@ PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
   check_map(tree, map);
   const TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
   const std::vector<RunUnit> units = run_units(tree, sizes, options, map);
-  const RunProblem problem = run_problem(units, options);
-  std::vector<size_t> lies;
+  const CostModel model = make_cost_model(units, options);
+  std::vector<size_t> assignment;
   for (const RunUnit& unit : units) {
     const MapDevice device = *map.device_of(tree.tensors[unit.tensors.front()].name);
-    const auto place = std::find(problem.devices.begin(), problem.devices.end(), device);
-    if (place == problem.devices.end())
+    const auto place = std::find(model.devices.begin(), model.devices.end(), device);
+    if (place == model.devices.end())
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("the device map puts '{}' on {}, which is not in max_memory",
                               name_of(tree, unit), device.to_string()),
                   {.subject = device.to_string(), .hint = "add the device to max_memory"});
-    lies.push_back(static_cast<size_t>(place - problem.devices.begin()));
+    assignment.push_back(static_cast<size_t>(place - model.devices.begin()));
   }
   PredictedRun run;
-  const Forecast result = forecast(problem, lies, &run.units);
+  const PredictedTime result = predict_time(model, assignment, &run.units);
   for (size_t u = 0; u < units.size(); ++u) run.units[u].path = name_of(tree, units[u]);
   run.seconds = result.seconds;
   run.compute_seconds = result.compute;

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "placement/forecast.h"
+#include "placement/cost_model.h"
 #include "placement/module_tree.h"
 
 namespace coupler {
@@ -16,20 +16,20 @@ namespace coupler {
 // Searches for the device of each unit with which a run takes the least predicted time. Pure
 // function, any thread; the same problem always gives the same answer.
 //
-// It starts with guesses (devices filled in several orders, with and without room for copies),
-// improves the best by moving and swapping units, then runs branch and bound over all assignments,
-// in the order of units. The result is exact if branch and bound completes, as it does for a dozen
-// units; for more, a limit on forecasts, not on time, ends it.
+// It starts with initial assignments (devices filled in several orders, with and without room for
+// copies), improves the best by moving and swapping units, then runs branch and bound over all
+// assignments, in the order of units. The result is exact if branch and bound completes, as it does
+// for a dozen units; for more, a limit on predictions, not on time, ends it.
 
 struct SearchResult {
-  std::vector<size_t> lies;  // the device index of each unit
-  Forecast forecast;
+  std::vector<size_t> assignment;  // the device index of each unit
+  PredictedTime time;
   bool exact = false;  // proven optimal
 };
 
 // nullopt if no assignment that fits was found. Units of one group are on one device. `starts`:
-// assignments to try in addition to the guesses.
-std::optional<SearchResult> search_placement(const RunProblem& problem,
+// assignments to try in addition to the initial ones.
+std::optional<SearchResult> search_placement(const CostModel& model,
                                              const std::vector<RunUnit>& units,
                                              const std::vector<std::vector<size_t>>& starts = {});
 

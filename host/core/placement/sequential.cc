@@ -14,7 +14,7 @@
 
 namespace coupler {
 
-// WaitingItems: the items that a sequential placement still has to place, and their ties. Used by
+// PlacementQueue: the items that a sequential placement still has to place, and their ties. Used by
 // one thread.
 
 namespace {
@@ -26,10 +26,10 @@ struct Ties {
   int64_t bits = 0;                // of the partners without the tied tensors
 };
 
-class WaitingItems {
+class PlacementQueue {
  public:
-  WaitingItems(const ModuleTree& tree, const TreeSizes& sizes,
-               const std::vector<std::string>& no_split);
+  PlacementQueue(const ModuleTree& tree, const TreeSizes& sizes,
+                 const std::vector<std::string>& no_split);
 
   const std::deque<TreeItem>& items() const { return items_; }
   bool empty() const { return items_.empty(); }
@@ -56,28 +56,28 @@ class WaitingItems {
   std::deque<TreeItem> items_;
 };
 
-WaitingItems::WaitingItems(const ModuleTree& tree, const TreeSizes& sizes,
-                           const std::vector<std::string>& no_split)
+PlacementQueue::PlacementQueue(const ModuleTree& tree, const TreeSizes& sizes,
+                               const std::vector<std::string>& no_split)
     : tree_(tree), sizes_(sizes), no_split_(no_split), groups_(tied_groups(tree, sizes)) {
   put_first(top_level(tree));
 }
 
-TreeItem WaitingItems::take_first() {
+TreeItem PlacementQueue::take_first() {
   const TreeItem item = items_.front();
   items_.pop_front();
   return item;
 }
 
-void WaitingItems::put_first(const std::vector<TreeItem>& parts) {
+void PlacementQueue::put_first(const std::vector<TreeItem>& parts) {
   items_.insert(items_.begin(), parts.begin(), parts.end());
 }
 
-void WaitingItems::remove(TreeItem item) {
+void PlacementQueue::remove(TreeItem item) {
   const auto place = std::find(items_.begin(), items_.end(), item);
   if (place != items_.end()) items_.erase(place);
 }
 
-bool WaitingItems::divide(TreeItem item) {
+bool PlacementQueue::divide(TreeItem item) {
   const auto place = std::find(items_.begin(), items_.end(), item);
   const auto parts = divided(tree_, no_split_, item);
   if (place == items_.end() || parts.empty()) return false;
@@ -85,7 +85,7 @@ bool WaitingItems::divide(TreeItem item) {
   return true;
 }
 
-Ties WaitingItems::ties_of(TreeItem item, const std::deque<TreeItem>& among) const {
+Ties PlacementQueue::ties_of(TreeItem item, const std::deque<TreeItem>& among) const {
   Ties ties;
   for (const auto& group : groups_) {
     const auto inside = [&](size_t tensor) { return tree_.holds(item, tensor); };
@@ -104,7 +104,7 @@ Ties WaitingItems::ties_of(TreeItem item, const std::deque<TreeItem>& among) con
   return ties;
 }
 
-std::optional<TreeItem> WaitingItems::take_fitting(int64_t limit) {
+std::optional<TreeItem> PlacementQueue::take_fitting(int64_t limit) {
   std::deque<TreeItem> among = items_;
   std::optional<TreeItem> found;
   while (limit >= 0 && !found && !among.empty()) {
@@ -241,7 +241,7 @@ class Sequential {
   const ModuleTree& tree_;
   const TreeSizes& sizes_;
   const SequentialOptions& options_;
-  WaitingItems waiting_;
+  PlacementQueue waiting_;
   std::vector<Room> devices_;
   size_t current_ = 0;
   LargestLayers largest_;

@@ -244,10 +244,10 @@ const DistributedBackend* load_once(const std::string& use, const std::string& s
 
 }  // namespace
 
-Plugin Plugin::single() { return {&self_backend(), ""}; }
+Plugin Plugin::single() { return {&single_backend(), ""}; }
 
 Plugin Plugin::load(const BackendConfig& backend) {
-  if (backend.use == self_backend().name) return single();
+  if (backend.use == single_backend().name) return single();
   if (backend.use.empty() || backend.use == "auto") {
     throw Error(ErrorCode::kConfig,
                 fmt::format("backend.use = \"{}\" does not name a backend", backend.use),

@@ -125,14 +125,14 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
       }
     });
   }
-  const std::vector<ChildAnswer> answers = answers_of_children(works, kDeadline);
+  const std::vector<ChildResult> answers = run_in_children(works, kDeadline);
   for (size_t i = 0; i < answers.size(); ++i) {
     PluginReport& report = reports[rows[i]];
-    if (answers[i].end == ChildAnswer::End::kAnswered && unpack(answers[i].text, report)) continue;
+    if (answers[i].end == ChildResult::End::kAnswered && unpack(answers[i].text, report)) continue;
     // If it exited by itself, its last words say enough.
-    const bool said = answers[i].end == ChildAnswer::End::kExit && !answers[i].words.empty();
+    const bool said = answers[i].end == ChildResult::End::kExit && !answers[i].words.empty();
     report.reason = said ? answers[i].words
-                         : describe_end(answers[i], kDeadline, "while being loaded or probed");
+                         : describe_exit(answers[i], kDeadline, "while being loaded or probed");
   }
   return reports;
 }

@@ -223,41 +223,41 @@ std::string resolve_auto(const BackendConfig& backend, MpiLaunch launch, bool on
   return best_transport(backend, launch, on_host).name;
 }
 
-TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
-  TransportPlan plan;
-  plan.use = backend.use;
+TransportChoice choose_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
+  TransportChoice choice;
+  choice.use = backend.use;
   PluginReport report;
-  if (plan.use == "auto") {
+  if (choice.use == "auto") {
     report = best_transport(backend, launch, on_host);
-    plan.use = report.name;
-    plan.overrides.push_back(fmt::format("backend.use=\"{}\"", plan.use));
+    choice.use = report.name;
+    choice.overrides.push_back(fmt::format("backend.use=\"{}\"", choice.use));
   } else {
-    report = usable(plan.use, backend);
+    report = usable(choice.use, backend);
   }
-  plan.transport = plan.use;
+  choice.transport = choice.use;
   if (report.can(DB_CAP_NEEDS_BASE)) {
     const std::string wrapper = report.name;
     BackendConfig below = backend;
     below.sha256.clear();  // the pin is the wrapper's
-    plan.transport = wrapper_base(backend, wrapper);
-    if (plan.transport == "auto") {
+    choice.transport = wrapper_base(backend, wrapper);
+    if (choice.transport == "auto") {
       report = best_transport(below, launch, on_host);
-      plan.transport = report.name;
-      plan.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, plan.transport));
+      choice.transport = report.name;
+      choice.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, choice.transport));
     } else {
-      report = usable(plan.transport, below);
+      report = usable(choice.transport, below);
     }
     if (report.can(DB_CAP_NEEDS_BASE)) {
       throw Error(ErrorCode::kConfig,
                   fmt::format("backend.{}.base = \"{}\" needs a base itself; a base must be a "
                               "transport",
-                              wrapper, plan.transport),
+                              wrapper, choice.transport),
                   {-1, fmt::format("backend.{}.base", wrapper),
                    "name a transport; `coupler plugins` lists the backends and which need a base"});
     }
   }
-  plan.needs_mpi_launch = report.can(DB_CAP_NEEDS_MPI_LAUNCH);
-  return plan;
+  choice.needs_mpi_launch = report.can(DB_CAP_NEEDS_MPI_LAUNCH);
+  return choice;
 }
 
 bool needs_mpi_launch(const BackendConfig& backend) {

@@ -32,7 +32,7 @@ std::string find_plugin(const std::string& use, const BackendConfig& backend);
 
 // What transport a job uses, decided once, before its processes exist. [any-thread].
 
-struct TransportPlan {
+struct TransportChoice {
   std::string use;                     // backend.use with "auto" resolved
   std::string transport;               // what moves the bytes: use, or the base of a wrapper
   bool needs_mpi_launch = false;       // the transport's processes must be started by mpirun
@@ -43,7 +43,8 @@ struct TransportPlan {
 // Error(kPlugin) with the reason if either is unusable, Error(kConfig) if the base is not a
 // transport. launch: whether mpirun started, or could start, the processes. on_host: as in
 // resolve_auto.
-TransportPlan plan_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host = false);
+TransportChoice choose_transport(const BackendConfig& backend, MpiLaunch launch,
+                                 bool on_host = false);
 
 // Whether mpirun must start the processes of backend.use or, for a wrapper, of its base. Loads them
 // into this process; false for "auto", which the launcher resolves. Throws what Plugin::load does.

@@ -9,7 +9,7 @@ namespace {
 
 using plugin::Status;
 
-db_status probe_self(const db_host*, int32_t* score, char* reason, uint64_t capacity) {
+db_status probe_single(const db_host*, int32_t* score, char* reason, uint64_t capacity) {
   *score = 1;
   plugin::copy_text(reason, capacity, "built in; one process");
   return DB_OK;
@@ -40,7 +40,7 @@ db_status create(const db_communicator_params* params, db_communicator** result,
 
 }  // namespace
 
-const DistributedBackend& self_backend() {
+const DistributedBackend& single_backend() {
   static constexpr DistributedBackend table = {
       sizeof(DistributedBackend),
       DB_ABI_MAJOR,
@@ -49,7 +49,7 @@ const DistributedBackend& self_backend() {
       "0.1.0",
       "One process, no communication; part of Coupler itself.",
       DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
-      probe_self,
+      probe_single,
       default_options,
       create,
       nullptr,

@@ -8,6 +8,6 @@
 
 namespace coupler {
 
-const DistributedBackend& self_backend();
+const DistributedBackend& single_backend();
 
 }  // namespace coupler

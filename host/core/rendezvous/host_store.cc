@@ -21,7 +21,7 @@
 #include "base/network.h"
 #include "base/process.h"
 #include "plugin/resolve.h"
-#include "rendezvous/join.h"
+#include "rendezvous/job_file.h"
 #include "store/server.h"
 
 namespace coupler {
@@ -50,7 +50,7 @@ void write_private_file(const std::string& path, const std::string& text) {
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     throw Error(ErrorCode::kIo,
-                fmt::format("cannot write the job file {}: {}", path, last_failure()),
+                fmt::format("cannot write the job file {}: {}", path, errno_message()),
                 {.subject = path, .hint = "check the folder's space and owner"});
   }
 }
@@ -93,10 +93,10 @@ StoreServerOptions in_private_folder(StoreServerOptions options) {
 }
 
 // Rank 0's store; the job file exists as long as it does.
-class HostedStore : public ServedStore {
+class HostedStore : public RankZeroStore {
  public:
   HostedStore(const std::string& path, const Bytes32& secret, const BackendConfig& backend)
-      : ServedStore(secret, in_private_folder(server_options(backend)), backend.timeout),
+      : RankZeroStore(secret, in_private_folder(server_options(backend)), backend.timeout),
         path_(path) {
     const ProcessIdentity host = own_identity();
     publish(path_,
@@ -125,7 +125,7 @@ std::string private_runtime_folder() {
                                                temporary.empty() ? "/tmp" : temporary, ::geteuid());
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     throw Error(ErrorCode::kIo,
-                fmt::format("cannot create the folder {}: {}", folder, last_failure()),
+                fmt::format("cannot create the folder {}: {}", folder, errno_message()),
                 {.subject = folder, .hint = "set TMPDIR to a folder you can write to"});
   }
   struct stat status {};
@@ -169,8 +169,8 @@ std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
 
 namespace {
 
-constexpr size_t kLeastSecret = 32;
-constexpr size_t kMostSecret = 65536;
+constexpr size_t kMinSecretBytes = 32;
+constexpr size_t kMaxSecretBytes = 65536;
 
 constexpr const char* kMakeSecret =
     "make one, `(umask 077; head -c 32 /dev/urandom > job.secret)`, and copy it to every machine, "
@@ -224,10 +224,11 @@ std::string listening_address(const ProcessInfo& process, const Config& config) 
 }  // namespace
 
 Bytes32 read_secret_file(const std::string& path, std::string_view purpose) {
-  const std::string text = read_private_file("launch.secret_file", path, kMostSecret, kMakeSecret);
-  if (text.size() < kLeastSecret) {
+  const std::string text =
+      read_private_file("launch.secret_file", path, kMaxSecretBytes, kMakeSecret);
+  if (text.size() < kMinSecretBytes) {
     fail_config(fmt::format("launch.secret_file {} holds {} bytes, but a secret needs at least {}",
-                            path, text.size(), kLeastSecret),
+                            path, text.size(), kMinSecretBytes),
                 "launch.secret_file", kMakeSecret);
   }
   return derive_key(Digest().update(text).finish(), purpose);
@@ -241,11 +242,11 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
   if (process.rank == 0) {
     const Bytes32 secret =
         has_file ? secret_of_this_start(config.launch.secret_file) : random_bytes32();
-    StoreServerOptions options = ServedStore::server_options(config.backend);
+    StoreServerOptions options = RankZeroStore::server_options(config.backend);
     options.host = bind_address(config.backend.interface);
     options.tls = config.launch.tls;
     options.members = static_cast<size_t>(process.world);
-    auto store = std::make_shared<ServedStore>(secret, options, config.backend.timeout);
+    auto store = std::make_shared<RankZeroStore>(secret, options, config.backend.timeout);
     agent.set(key, format_job_file({.host = options.host,
                                     .port = store->server().port(),
                                     .secret = has_file ? Bytes32{} : secret,
@@ -295,14 +296,14 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
     store->join(process.rank);
     return store;
   }
-  StoreServerOptions options = ServedStore::server_options(config.backend);
+  StoreServerOptions options = RankZeroStore::server_options(config.backend);
   options.host = listening_address(process, config);
   options.all_interfaces = config.launch.all_interfaces;
   options.port = process.store_port;
   options.tls = config.launch.tls;
   options.members = static_cast<size_t>(process.world);
-  return std::make_shared<ServedStore>(secret, options, config.backend.timeout,
-                                       is_wildcard(options.host) ? "127.0.0.1" : "");
+  return std::make_shared<RankZeroStore>(secret, options, config.backend.timeout,
+                                         is_wildcard(options.host) ? "127.0.0.1" : "");
 }
 
 }  // namespace coupler

@@ -55,7 +55,7 @@ std::optional<FoundVariable> slurm_local_world(const EnvironmentLookup& lookup) 
   const auto tasks = tasks_of_node(*list, node->number);
   if (!tasks) {
     fail_config(fmt::format("{}={} has no entry for node {} ({})", kList, *list, node->number,
-                            shown(*node)),
+                            for_message(*node)),
                 kList, "start the program with srun; its variables must not be changed");
   }
   return FoundVariable{kList, *list, *tasks};
@@ -82,7 +82,7 @@ const std::vector<LauncherRow>& launcher_table() {
   return rows;
 }
 
-std::string shown(const FoundVariable& found) {
+std::string for_message(const FoundVariable& found) {
   return fmt::format("{}={}", found.name, found.text);
 }
 

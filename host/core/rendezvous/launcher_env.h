@@ -31,7 +31,7 @@ struct FoundVariable {
   std::string text;
   int number;
 };
-std::string shown(const FoundVariable& found);  // "RANK=1"
+std::string for_message(const FoundVariable& found);  // "RANK=1"
 
 // nullopt if the variable is unset or empty; Error(kConfig) if it is not a whole number of at least
 // `least`.

@@ -38,8 +38,8 @@ namespace {
 void check_inside(const std::optional<FoundVariable>& rank,
                   const std::optional<FoundVariable>& world) {
   if (rank && world && rank->number >= world->number) {
-    fail_config(fmt::format("{} is out of range for {}: ranks run from 0 to {}", shown(*rank),
-                            shown(*world), world->number - 1),
+    fail_config(fmt::format("{} is out of range for {}: ranks run from 0 to {}", for_message(*rank),
+                            for_message(*world), world->number - 1),
                 rank->name, fmt::format("correct {} or {}", rank->name, world->name));
   }
 }
@@ -54,8 +54,8 @@ void check_agree(const LauncherClaim& a, const LauncherClaim& b,
     others += name == nullptr ? "" : fmt::format(" {}", name);
   }
   fail_config(
-      fmt::format("two launchers disagree about this process: {} ({}) but {} ({})", shown(*x),
-                  a.row->name, shown(*y), b.row->name),
+      fmt::format("two launchers disagree about this process: {} ({}) but {} ({})", for_message(*x),
+                  a.row->name, for_message(*y), b.row->name),
       x->name,
       fmt::format("start the program with one launcher, or unset the variables of the other:{}",
                   others));
@@ -65,7 +65,7 @@ void check_agree(const LauncherClaim& a, const LauncherClaim& b,
   const auto& present = claim.rank ? *claim.rank : *claim.world;
   const char* missing = claim.rank ? claim.row->world : claim.row->rank;
   fail_config(fmt::format("{} is set, but {} is not: both are needed to identify this process ({})",
-                          shown(present), missing, claim.row->name),
+                          for_message(present), missing, claim.row->name),
               missing, fmt::format("set {} too, or unset {}", missing, present.name));
 }
 
@@ -99,7 +99,7 @@ void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim&
 
 int checked_port(const FoundVariable& port) {
   if (port.number > 65535) {
-    fail_config(fmt::format("{} is not a port: ports run from 1 to 65535", shown(port)),
+    fail_config(fmt::format("{} is not a port: ports run from 1 to 65535", for_message(port)),
                 "MASTER_PORT", "correct MASTER_PORT");
   }
   return port.number;
@@ -158,7 +158,7 @@ bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& cla
     fail_config(
         fmt::format("PET_NPROC_PER_NODE={} requests {} processes in each pod, but the program was "
                     "started once ({})",
-                    each, each, shown(*claim.rank)),
+                    each, each, for_message(*claim.rank)),
         "PET_NPROC_PER_NODE",
         fmt::format("start it through torchrun, or `coupler launch --per-machine {}`, in the pod",
                     each));
@@ -171,7 +171,7 @@ void read_local(const EnvironmentLookup& lookup, const LauncherClaim& claim, Pro
     fail_config(
         fmt::format("{} is set, but SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say what "
                     "runs on this machine, are not both set",
-                    shown(*claim.rank)),
+                    for_message(*claim.rank)),
         "SLURM_STEP_TASKS_PER_NODE", "start the program with srun, which sets them");
   }
   if (is_alone_in_a_pod(lookup, claim)) {
@@ -216,7 +216,7 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
     const auto file = lookup("COUPLER_JOB_FILE");
     if (!file || file->empty()) {
       fail_config(fmt::format("{} is set, but COUPLER_JOB_FILE is not: the ranks cannot meet",
-                              shown(*first->rank)),
+                              for_message(*first->rank)),
                   "COUPLER_JOB_FILE", "start the program with `coupler launch`");
     }
     info.job_file = *file;

@@ -15,8 +15,8 @@
 
 #include "base/log.h"
 #include "base/network.h"
+#include "store/failure_detector.h"
 #include "store/link.h"
-#include "store/silence.h"
 
 namespace coupler {
 namespace {
@@ -31,7 +31,7 @@ using store_wire::Status;
 // How long the reading thread waits in receive_all once a frame has begun: its rest is on the way.
 constexpr auto kFrameTimeout = std::chrono::seconds(30);
 // A get() that does not wait still has to let the server answer.
-constexpr auto kLeastWait = std::chrono::seconds(5);
+constexpr auto kMinWait = std::chrono::seconds(5);
 // After a loss: values that other ranks were about to set still arrive.
 constexpr auto kAfterLoss = std::chrono::milliseconds(300);
 // The longest pause between two attempts to connect.
@@ -76,7 +76,8 @@ std::optional<Bytes32> StoreClient::derived_key(std::string_view purpose) const 
 }
 
 void StoreClient::connect(const Bytes32& secret, Deadline deadline, Start start) {
-  // A flood of strangers may displace this connection before it has authenticated: try again.
+  // A flood of unauthenticated connections may displace this connection before it has
+  // authenticated: try again.
   auto pause = std::chrono::milliseconds(2);
   while (true) {
     link_ = std::make_unique<StoreLink>(
@@ -146,7 +147,7 @@ bool StoreClient::handshake(const Bytes32& secret, Deadline deadline) {
 void StoreClient::read_replies() {
   std::string frame;
   auto heard = Clock::now();
-  ListeningClock listening;
+  LocalPauses local_pauses;
   while (true) {
     int timeout = -1;
     {
@@ -157,14 +158,14 @@ void StoreClient::read_replies() {
       }
     }
     if (!link_->wait_readable(timeout)) {
-      look_at_host(heard, listening);
+      check_host(heard, local_pauses);
       continue;
     }
     if (!read_frame(frame) || !take_reply(frame)) {
       return;
     }
     heard = Clock::now();
-    listening.listened(heard);
+    local_pauses.observed(heard);
   }
 }
 
@@ -295,7 +296,7 @@ void StoreClient::throw_no_answer(const std::string& call, const std::string& ke
 }
 
 void StoreClient::cancel(uint64_t id) {
-  send_frame({.operation = Operation::kCancel, .id = id}, deadline_after(kLeastWait));
+  send_frame({.operation = Operation::kCancel, .id = id}, deadline_after(kMinWait));
 }
 
 void StoreClient::set(const std::string& key, const std::string& value) {
@@ -311,7 +312,7 @@ std::optional<std::string> StoreClient::get(const std::string& key,
                                             std::chrono::nanoseconds timeout) {
   check_size("key", key, key.size(), store_wire::kMaxKey);
   Request request{.operation = Operation::kGet, .key = key, .wait = timeout.count() > 0};
-  auto reply = exchange(request, deadline_after(request.wait ? timeout : kLeastWait));
+  auto reply = exchange(request, deadline_after(request.wait ? timeout : kMinWait));
   if (!reply && !request.wait) {
     throw_no_answer("get", key);
   }
@@ -336,7 +337,7 @@ std::vector<std::optional<std::string>> StoreClient::get_ranks(const std::string
   // Usually once: what does not fit into one frame comes in the next.
   while (values.size() < request.count) {
     request.first = static_cast<uint32_t>(values.size());
-    const auto reply = exchange(request, deadline_after(request.wait ? timeout : kLeastWait));
+    const auto reply = exchange(request, deadline_after(request.wait ? timeout : kMinWait));
     if (!reply && !request.wait) {
       throw_no_answer("get", prefix + "/…");
     }

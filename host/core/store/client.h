@@ -14,9 +14,9 @@
 #include <unordered_map>
 
 #include "base/sha256.h"
+#include "store/failure_detector.h"
 #include "store/link.h"
 #include "store/peers.h"
-#include "store/silence.h"
 #include "store/store.h"
 #include "store/wire.h"
 
@@ -67,11 +67,11 @@ class StoreClient : public Store {
   bool read_frame(std::string& frame);  // false: the connection is lost
   bool take_reply(const std::string& frame);
   void take_event(const store_wire::Reply& event);
-  void look_at_host(Clock::time_point& heard, ListeningClock& listening);
+  void check_host(Clock::time_point& heard, LocalPauses& local_pauses);
   void lose_peer(PeerLoss loss);
-  void take_back(int rank);
-  void say_standing();
-  void say(const store_wire::Request& request);  // never waits for the server to read
+  void mark_returned(int rank);
+  void send_activity();
+  void try_send(const store_wire::Request& request);  // never waits for the server to read
   // Sends the request, waits for its reply; nullopt when the deadline has passed.
   std::optional<store_wire::Reply> exchange(store_wire::Request& request, Deadline deadline);
   void send_frame(const store_wire::Request& request, Deadline deadline);

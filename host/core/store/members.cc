@@ -69,7 +69,7 @@ Reply StoreMembers::join(uint64_t session, const store_wire::Request& request) {
   ranks_.emplace(session, rank);
   if (left) {
     member.loss.reset();
-    tell(event(Event::kCameBack, std::to_string(rank)), session);
+    notify(event(Event::kCameBack, std::to_string(rank)), session);
   }
   // The losses that others learned of before it joined.
   const auto found = hub_.sessions.find(session);
@@ -93,7 +93,7 @@ void StoreMembers::heard(uint64_t session) {
 }
 
 void StoreMembers::leave(uint64_t session, bool failed) {
-  const auto rank = part_from(session);
+  const auto rank = remove_session(session);
   if (rank && members_[*rank].sessions.empty() && !members_[*rank].loss) {
     members_[*rank].running = Clock::now();
     lose(*rank, failed ? PeerLoss::Reason::kFailed : PeerLoss::Reason::kLeft);
@@ -101,13 +101,13 @@ void StoreMembers::leave(uint64_t session, bool failed) {
 }
 
 void StoreMembers::closed(uint64_t session) {
-  const auto rank = part_from(session);
+  const auto rank = remove_session(session);
   if (rank && !members_[*rank].loss) {
     lose(*rank, PeerLoss::Reason::kGone);
   }
 }
 
-std::optional<int> StoreMembers::part_from(uint64_t session) {
+std::optional<int> StoreMembers::remove_session(uint64_t session) {
   const auto found = ranks_.extract(session);
   if (!found) {
     return std::nullopt;
@@ -123,40 +123,40 @@ void StoreMembers::tick_later() {
     return;
   }
   ticking_ = true;
-  listening_.listened(Clock::now());
+  local_pauses_.observed(Clock::now());
   timer_.expires_after(tick());
   timer_.async_wait([this](boost::system::error_code failure) {
     ticking_ = false;
     if (!failure && !stopped_) {
-      look(Clock::now());
+      check(Clock::now());
       tick_later();
     }
   });
 }
 
-void StoreMembers::look(Clock::time_point now) {
-  const auto held_up = listening_.held_up(now, tick());
+void StoreMembers::check(Clock::time_point now) {
+  const auto local_pause = local_pauses_.local_pause(now, tick());
   ask_ = !ask_;
   for (auto& [rank, member] : members_) {
-    member.running += held_up;
+    member.running += local_pause;
     for (auto& [session, heard] : member.sessions) {
-      heard += held_up;
+      heard += local_pause;
     }
     // A rank that has left may be stopped while it exits, and its launcher waits for its end.
     if (!member.loss || (member.here && !member.loss->is_for_good())) {
-      look_at(rank, member, now);
+      check_member(rank, member, now);
     }
   }
 }
 
-void StoreMembers::look_at(int rank, Member& member, Clock::time_point now) {
+void StoreMembers::check_member(int rank, Member& member, Clock::time_point now) {
   const ProcessIdentity* here = member.here ? &member.process : nullptr;
   if (member.sessions.empty()) {
     const char state = state_of(member.process);
     if (state != 'T') {
       member.running = now;
     }
-    if (const auto reason = judge({now - member.running, -1, here}, limit());
+    if (const auto reason = detect_failure({now - member.running, -1, here}, limit());
         reason == PeerLoss::Reason::kStopped) {
       lose(rank, *reason);
     }
@@ -164,7 +164,7 @@ void StoreMembers::look_at(int rank, Member& member, Clock::time_point now) {
   }
   for (const auto& [id, heard] : member.sessions) {
     const auto& session = hub_.sessions.at(id);
-    if (const auto reason = judge({now - heard, session->socket(), here}, limit())) {
+    if (const auto reason = detect_failure({now - heard, session->socket(), here}, limit())) {
       lose(rank, *reason);
       return;
     }
@@ -187,14 +187,14 @@ void StoreMembers::lose(int rank, PeerLoss::Reason reason) {
     log(LogLevel::kInfo, "store", member.loss->text);
   }
   if (reason != PeerLoss::Reason::kLeft) {
-    tell(event(Event::kLost, encode(*member.loss)), 0);
+    notify(event(Event::kLost, encode(*member.loss)), 0);
   } else {
     leaving_.push_back(rank);
     if (leaving_.size() == 1) {
       leaving_timer_.expires_after(kLeavingTogether);
       leaving_timer_.async_wait([this](boost::system::error_code failure) {
         if (!failure) {
-          tell_who_left();
+          notify_left();
         }
       });
     }
@@ -204,7 +204,7 @@ void StoreMembers::lose(int rank, PeerLoss::Reason reason) {
   }
 }
 
-void StoreMembers::tell_who_left() {
+void StoreMembers::notify_left() {
   std::string ranks;
   for (const int rank : std::exchange(leaving_, {})) {
     const Member& member = members_[rank];
@@ -212,10 +212,10 @@ void StoreMembers::tell_who_left() {
       ranks += std::to_string(rank) + " ";
     }
   }
-  tell(event(Event::kLeft, std::move(ranks)), 0);
+  notify(event(Event::kLeft, std::move(ranks)), 0);
 }
 
-void StoreMembers::tell(const Reply& event, uint64_t except) {
+void StoreMembers::notify(const Reply& event, uint64_t except) {
   for (const auto& [session, rank] : ranks_) {
     const auto found = hub_.sessions.find(session);
     if (session != except && found != hub_.sessions.end()) {

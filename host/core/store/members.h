@@ -2,10 +2,10 @@
 // declares itself on its connection and answers requests for a sign of life. Lives on the server's
 // io thread.
 //
-// A rank whose connection closes without a goodbye is lost at once. Silence is judged (silence.h)
-// once it has lasted; time in which this thread itself was held up does not count. Processes of
-// this machine are also watched before they join and after they have left: one that is stopped then
-// would never end.
+// A rank whose connection closes without a goodbye is lost at once. A silent peer is judged
+// (failure_detector.h) once it has lasted; time in which this thread itself was held up does not
+// count. Processes of this machine are also watched before they join and after they have left: one
+// that is stopped then would never end.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "base/process.h"
+#include "store/failure_detector.h"
 #include "store/peers.h"
 #include "store/server.h"
-#include "store/silence.h"
 #include "store/wire.h"
 
 namespace coupler {
@@ -57,13 +57,13 @@ class StoreMembers {
   std::chrono::milliseconds limit() const;
   std::chrono::milliseconds tick() const { return store_wire::tick_of(limit()); }
   void tick_later();
-  void look(Clock::time_point now);
-  void look_at(int rank, Member& member, Clock::time_point now);
+  void check(Clock::time_point now);
+  void check_member(int rank, Member& member, Clock::time_point now);
   // Removes the session; returns the rank it belonged to, if it had joined.
-  std::optional<int> part_from(uint64_t session);
+  std::optional<int> remove_session(uint64_t session);
   void lose(int rank, PeerLoss::Reason reason);
-  void tell_who_left();
-  void tell(const store_wire::Reply& event, uint64_t except);
+  void notify_left();
+  void notify(const store_wire::Reply& event, uint64_t except);
 
   StoreHub& hub_;
   boost::asio::steady_timer timer_;
@@ -73,7 +73,7 @@ class StoreMembers {
   bool ticking_ = false;
   bool stopped_ = false;
   bool ask_ = false;  // in this check
-  ListeningClock listening_;
+  LocalPauses local_pauses_;
   const std::string machine_ = machine_identity();
   std::map<int, Member> members_;            // by rank
   std::unordered_map<uint64_t, int> ranks_;  // by session

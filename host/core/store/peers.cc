@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "store/client.h"
-#include "store/silence.h"
+#include "store/failure_detector.h"
 
 namespace coupler {
 
@@ -67,20 +67,20 @@ std::optional<PeerLoss> Peers::await_lost(const std::vector<int>& ranks,
   return loss;
 }
 
-void Peers::add_standing(const void* key, std::function<std::string()> standing) {
-  const std::lock_guard lock(standings_mutex_);
-  standings_[key] = std::move(standing);
+void Peers::add_activity(const void* key, std::function<std::string()> activity) {
+  const std::lock_guard lock(activities_mutex_);
+  activities_[key] = std::move(activity);
 }
 
-void Peers::remove_standing(const void* key) {
-  const std::lock_guard lock(standings_mutex_);
-  standings_.erase(key);
+void Peers::remove_activity(const void* key) {
+  const std::lock_guard lock(activities_mutex_);
+  activities_.erase(key);
 }
 
-std::string Peers::standing() const {
-  const std::lock_guard lock(standings_mutex_);
+std::string Peers::activity() const {
+  const std::lock_guard lock(activities_mutex_);
   std::string text;
-  for (const auto& [key, part] : standings_) {
+  for (const auto& [key, part] : activities_) {
     const std::string more = part();
     text += (text.empty() || more.empty() ? "" : "; ") + more;
   }
@@ -162,7 +162,7 @@ void StoreClient::leave() {
 void StoreClient::take_event(const Reply& event) {
   switch (static_cast<store_wire::Event>(event.number)) {
     case store_wire::Event::kAlive:
-      say({.operation = Operation::kAlive});
+      try_send({.operation = Operation::kAlive});
       break;
     case store_wire::Event::kLost:
       if (auto loss = decode_loss(event.value)) {
@@ -181,14 +181,14 @@ void StoreClient::take_event(const Reply& event) {
       break;
     }
     case store_wire::Event::kCameBack:
-      take_back(std::atoi(event.value.c_str()));
+      mark_returned(std::atoi(event.value.c_str()));
       break;
   }
 }
 
 // On the reading thread, which must not wait for the server to read: it may wait for this client.
 // Whichever thread holds the lock is sending, so the server hears from this rank anyway.
-void StoreClient::say(const Request& request) {
+void StoreClient::try_send(const Request& request) {
   const std::unique_lock lock(send_mutex_, std::try_to_lock);
   if (lock && link_->is_writable()) {
     const auto frame = sealer_->seal(store_wire::encode(request));
@@ -196,32 +196,32 @@ void StoreClient::say(const Request& request) {
   }
 }
 
-void StoreClient::say_standing() {
-  const std::string text = peers_->standing();
+void StoreClient::send_activity() {
+  const std::string text = peers_->activity();
   int rank = -1;
   {
     const std::lock_guard lock(mutex_);
     rank = rank_;
   }
   if (rank >= 0 && !text.empty()) {
-    say({.operation = Operation::kSet,
-         .id = kNobodysRequest,
-         .key = standing_key(rank),
-         .value = text});
+    try_send({.operation = Operation::kSet,
+              .id = kNobodysRequest,
+              .key = activity_key(rank),
+              .value = text});
   }
 }
 
 // Each of the other ranks watches the rank that hosts the server.
-void StoreClient::look_at_host(Clock::time_point& heard, ListeningClock& listening) {
+void StoreClient::check_host(Clock::time_point& heard, LocalPauses& local_pauses) {
   const auto now = Clock::now();
   const store_wire::Joined& host = *joined_;
-  heard += listening.held_up(now, store_wire::tick_of(host.limit));
+  heard += local_pauses.local_pause(now, store_wire::tick_of(host.limit));
   if (now - heard >= host.limit / 2) {
-    say({.operation = Operation::kAlive});  // so that its machine has something to acknowledge
+    try_send({.operation = Operation::kAlive});  // so that its machine has something to acknowledge
   }
   const bool here = host.machine == machine_identity();
   if (const auto reason =
-          judge({now - heard, link_->socket(), here ? &host.host : nullptr}, host.limit)) {
+          detect_failure({now - heard, link_->socket(), here ? &host.host : nullptr}, host.limit)) {
     if (!peers_->loss_of(host.host_rank)) {
       lose_peer({.rank = host.host_rank,
                  .reason = *reason,
@@ -232,7 +232,7 @@ void StoreClient::look_at_host(Clock::time_point& heard, ListeningClock& listeni
   }
 }
 
-void StoreClient::take_back(int rank) {
+void StoreClient::mark_returned(int rank) {
   peers_->came_back(rank);
   const std::lock_guard lock(mutex_);
   if (peer_loss_ && peer_loss_->rank == rank && !peer_loss_->is_for_good()) {
@@ -246,7 +246,7 @@ void StoreClient::lose_peer(PeerLoss loss) {
     return;
   }
   log(LogLevel::kInfo, "store", loss.text);
-  say_standing();
+  send_activity();
   const std::lock_guard lock(mutex_);
   if (!peer_loss_ || !peer_loss_->is_for_good()) {
     peer_loss_ = std::move(loss);

@@ -42,9 +42,9 @@ class Peers {
 
   // What this rank is doing, for the launcher's report about a lost one. Each function contributes
   // a part; it runs on the store's thread and must return at once. The caller chooses the key.
-  void add_standing(const void* key, std::function<std::string()> standing);
-  void remove_standing(const void* key);
-  std::string standing() const;
+  void add_activity(const void* key, std::function<std::string()> activity);
+  void remove_activity(const void* key);
+  std::string activity() const;
 
   // What the store reports. The first loss of a rank stays, unless the rank had only left.
   void lose(PeerLoss loss);
@@ -57,8 +57,8 @@ class Peers {
   mutable std::condition_variable changed_;
   std::map<int, PeerLoss> lost_;  // by rank; guarded by mutex_
   std::atomic<size_t> lost_count_{0};
-  mutable std::mutex standings_mutex_;
-  std::map<const void*, std::function<std::string()>> standings_;  // guarded by standings_mutex_
+  mutable std::mutex activities_mutex_;
+  std::map<const void*, std::function<std::string()>> activities_;  // guarded by activities_mutex_
 };
 
 }  // namespace coupler

@@ -104,7 +104,8 @@ Listener listen_on(const StoreServerOptions& options) {
 struct StoreServer::Impl {
   Impl(const Bytes32& secret, const StoreServerOptions& options)
       : hub(secret, options, io), door(io), pause(io), host(options.host) {
-    hub.descriptors = descriptors_for_strangers(options.members, options.limits.strangers);
+    hub.descriptors =
+        descriptors_for_unauthenticated(options.members, options.limits.unauthenticated);
     if (options.host == StoreServerOptions::kUnnamed || is_local(options.host)) {
       local.emplace(is_local(options.host) ? options.host : "");
       host = local->path();
@@ -154,7 +155,7 @@ struct StoreServer::Impl {
           log(LogLevel::kWarning, "store",
               "out of file descriptors: connections have to wait (raise `ulimit -n`)");
         }
-        hub.limit_strangers(hub.strangers.size() / 2);
+        hub.limit_unauthenticated(hub.unauthenticated.size() / 2);
         pause.expires_after(std::chrono::milliseconds(20));
         pause.async_wait([this](error_code failure) {
           if (!failure) {
@@ -183,7 +184,7 @@ struct StoreServer::Impl {
       const int on = 1;
       ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
-    hub.limit_strangers(hub.most_strangers() - 1);
+    hub.limit_unauthenticated(hub.max_unauthenticated() - 1);
     StoreStream::Socket socket(io);
     socket.assign({family, 0}, fd.release());
     std::make_shared<StoreSession>(hub, std::move(socket))->start();
@@ -221,29 +222,29 @@ constexpr auto kLinger = std::chrono::milliseconds(500);
 
 }  // namespace
 
-ServedStore::ServedStore(const Bytes32& secret, const StoreServerOptions& options,
-                         std::chrono::nanoseconds timeout, const std::string& client_host)
-    : ServedStore(std::make_unique<StoreServer>(secret, options), secret, options.tls, timeout,
-                  client_host) {
+RankZeroStore::RankZeroStore(const Bytes32& secret, const StoreServerOptions& options,
+                             std::chrono::nanoseconds timeout, const std::string& client_host)
+    : RankZeroStore(std::make_unique<StoreServer>(secret, options), secret, options.tls, timeout,
+                    client_host) {
   if (options.host_rank >= 0) {
     join(options.host_rank);
   }
 }
 
-ServedStore::ServedStore(std::unique_ptr<StoreServer> server, const Bytes32& secret, bool tls,
-                         std::chrono::nanoseconds timeout, const std::string& client_host)
+RankZeroStore::RankZeroStore(std::unique_ptr<StoreServer> server, const Bytes32& secret, bool tls,
+                             std::chrono::nanoseconds timeout, const std::string& client_host)
     : StoreClient(client_host.empty() ? server->host() : client_host, server->port(), secret,
                   timeout, tls),
       server_(std::move(server)) {}
 
-StoreServerOptions ServedStore::server_options(const BackendConfig& backend) {
+StoreServerOptions RankZeroStore::server_options(const BackendConfig& backend) {
   StoreServerOptions options;
   options.peer_timeout = std::chrono::ceil<std::chrono::milliseconds>(backend.peer_timeout);
   options.host_rank = 0;
   return options;
 }
 
-ServedStore::~ServedStore() {
+RankZeroStore::~RankZeroStore() {
   leave();  // while the server still runs
   const auto deadline = deadline_after(kLinger);
   while (server_->clients() > 1 && std::chrono::steady_clock::now() < deadline) {

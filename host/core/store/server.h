@@ -1,12 +1,11 @@
 // StoreServer: hosts a job's store on a TCP port or a Unix socket, on one thread of its own. Its
 // member functions are [any-thread]; observers run on that thread and must return at once.
 //
-// It serves only clients that prove they know the job's secret (wire.h). A stranger (not yet
-// authenticated) is dropped after handshake_timeout, or earlier, oldest first, if there are too
-// many. The strangers' number, memory and descriptors are bounded, so that members can always
-// connect and are served. On a Unix socket (link.h), other users do not even become
-// strangers: the kernel keeps them out, and a connection that it admits anyway (root) is closed at
-// once.
+// It serves only clients that prove they know the job's secret (wire.h). A connection that has not
+// authenticated yet is dropped after handshake_timeout, or earlier, oldest first, if there are too
+// many. The number, memory and descriptors of these connections are bounded, so that members can
+// always connect and are served. On a Unix socket (link.h), other users do not even get that far:
+// the kernel keeps them out, and a connection that it admits anyway (root) is closed at once.
 #pragma once
 
 #include <chrono>
@@ -71,26 +70,26 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// ServedStore: rank 0's store if no launcher hosts one. Owns the server and is a client of it, like
-// any other rank. [any-thread]
-class ServedStore : public StoreClient {
+// RankZeroStore: rank 0's store if no launcher hosts one. Owns the server and is a client of it,
+// like any other rank. [any-thread]
+class RankZeroStore : public StoreClient {
  public:
   // How rank 0 serves; the caller completes it.
   static StoreServerOptions server_options(const BackendConfig& backend);
 
   // client_host: where the client reaches the server; "": at the address it is bound to. Throws
   // what StoreServer and StoreClient throw.
-  ServedStore(const Bytes32& secret, const StoreServerOptions& options,
-              std::chrono::nanoseconds timeout, const std::string& client_host = "");
+  RankZeroStore(const Bytes32& secret, const StoreServerOptions& options,
+                std::chrono::nanoseconds timeout, const std::string& client_host = "");
   // Gives the other ranks up to half a second to finish their last requests.
-  ~ServedStore() override;
+  ~RankZeroStore() override;
 
   const StoreServer& server() const { return *server_; }
 
  private:
   // Creates the server before its client.
-  ServedStore(std::unique_ptr<StoreServer> server, const Bytes32& secret, bool tls,
-              std::chrono::nanoseconds timeout, const std::string& client_host);
+  RankZeroStore(std::unique_ptr<StoreServer> server, const Bytes32& secret, bool tls,
+                std::chrono::nanoseconds timeout, const std::string& client_host);
 
   std::unique_ptr<StoreServer> server_;
 };

@@ -37,15 +37,15 @@ StoreHub::StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_o
   }
 }
 
-size_t StoreHub::most_strangers() const {
+size_t StoreHub::max_unauthenticated() const {
   const size_t here = clients.load(std::memory_order_relaxed);
   const size_t to_come = options.members > here ? options.members - here : 0;
-  return std::max<size_t>(1, std::min(options.limits.strangers + to_come, descriptors));
+  return std::max<size_t>(1, std::min(options.limits.unauthenticated + to_come, descriptors));
 }
 
-void StoreHub::limit_strangers(size_t most) {
-  while (strangers.size() > most) {
-    const auto oldest = sessions.at(*strangers.begin());
+void StoreHub::limit_unauthenticated(size_t most) {
+  while (unauthenticated.size() > most) {
+    const auto oldest = sessions.at(*unauthenticated.begin());
     if (std::has_single_bit(++dropped)) {
       log(LogLevel::kInfo, "store",
           fmt::format("dropped {} connection{} that had not authenticated, to make room", dropped,
@@ -63,7 +63,7 @@ StoreSession::StoreSession(StoreHub& hub, StoreStream::Socket socket)
 
 void StoreSession::start() {
   hub_.sessions.emplace(id_, shared_from_this());
-  hub_.strangers.insert(id_);
+  hub_.unauthenticated.insert(id_);
   timer_.expires_after(hub_.options.handshake_timeout);
   timer_.async_wait([self = shared_from_this()](error_code failure) {
     if (!failure && !self->authenticated_) {
@@ -103,7 +103,7 @@ void StoreSession::close() {
   }
   timer_.cancel();
   stream_.close();
-  hub_.strangers.erase(id_);
+  hub_.unauthenticated.erase(id_);
   hub_.sessions.erase(id_);
   hub_.members.closed(id_);
 }
@@ -118,7 +118,8 @@ void StoreSession::on_proof() {
   const auto& secret = hub_.secret;
   const auto expected = store_wire::proof(secret, Side::kClient, nonce_, client_nonce);
   if (!equal_constant_time(expected, proof_.data() + client_nonce.size())) {
-    // Logged for the 1st, 2nd, 4th, 8th …: strangers must not be able to fill the log.
+    // Logged for the 1st, 2nd, 4th, 8th …: unauthenticated clients must not be able to fill the
+    // log.
     if (std::has_single_bit(++hub_.refused)) {
       log(LogLevel::kWarning, "store",
           fmt::format("refused {} connection{} that did not know the job's secret", hub_.refused,
@@ -134,7 +135,7 @@ void StoreSession::on_proof() {
   }
   authenticated_ = true;
   hub_.clients.fetch_add(1, std::memory_order_relaxed);
-  hub_.strangers.erase(id_);
+  hub_.unauthenticated.erase(id_);
   timer_.cancel();
   opener_.emplace(store_wire::frame_key(secret, Side::kClient, nonce_, client_nonce));
   sealer_.emplace(store_wire::frame_key(secret, Side::kServer, nonce_, client_nonce));

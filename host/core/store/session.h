@@ -27,21 +27,21 @@ struct StoreHub {
   StoreHub(const Bytes32& job_secret, const StoreServerOptions& server_options,
            boost::asio::io_context& io);
 
-  // Drops the oldest strangers until at most that many are left.
-  void limit_strangers(size_t most);
-  // How many there may be. Members that are still to come are strangers at first.
-  size_t most_strangers() const;
+  // Drops the oldest unauthenticated connections until at most that many are left.
+  void limit_unauthenticated(size_t most);
+  // How many there may be. Members that are still to come are unauthenticated at first.
+  size_t max_unauthenticated() const;
 
   const Bytes32 secret;
   const StoreServerOptions options;
   std::optional<StoreTls> tls;
   StoreTable table;
   std::map<uint64_t, std::shared_ptr<StoreSession>> sessions;  // by id; later ids are larger
-  std::set<uint64_t> strangers;                                // ids of those not authenticated
-  size_t descriptors = 0;                                      // that strangers may use together
-  uint64_t next_id = 1;                                        // 0: no session
-  uint64_t refused = 0;                                        // strangers with a wrong proof
-  uint64_t dropped = 0;  // strangers that did not prove themselves in time, or were displaced
+  std::set<uint64_t> unauthenticated;                          // ids of those not authenticated
+  size_t descriptors = 0;  // that unauthenticated connections may use together
+  uint64_t next_id = 1;    // 0: no session
+  uint64_t refused = 0;    // connections with a wrong proof
+  uint64_t dropped = 0;    // connections that did not prove themselves in time, or were displaced
   std::atomic<size_t> clients{0};
   StoreMembers members;
 };

@@ -24,7 +24,7 @@ std::vector<std::optional<std::string>> Store::get_ranks(const std::string& pref
 
 std::optional<Bytes32> Store::derived_key(std::string_view) const { return std::nullopt; }
 
-std::string standing_key(int rank) { return kStandingPrefix + std::to_string(rank); }
+std::string activity_key(int rank) { return kActivityPrefix + std::to_string(rank); }
 
 void MemoryStore::set(const std::string& key, const std::string& value) {
   const std::lock_guard lock(mutex_);

@@ -48,13 +48,13 @@ class Store {
 };
 
 // The key under which a rank reports what it was doing when another was lost.
-std::string standing_key(int rank);
-inline constexpr const char* kStandingPrefix = "coupler/standing/";
+std::string activity_key(int rank);
+inline constexpr const char* kActivityPrefix = "coupler/standing/";
 
 // Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0, on one machine
 // or for several (rendezvous/host_store.h); with world size 1, a store in this process's
 // memory. Throws Error(kPeerLost or kTimeout) naming the address.
-std::shared_ptr<Store> join_store(const ProcessInfo& process, const Config& config);
+std::shared_ptr<Store> open_job_store(const ProcessInfo& process, const Config& config);
 
 // MemoryStore: a store inside this process, for a world of one and for tests. [any-thread].
 class MemoryStore : public Store {

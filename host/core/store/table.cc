@@ -52,7 +52,7 @@ std::optional<std::string> StoreTable::set(const std::string& key, std::string v
   if (auto node = waiters_.extract(key)) {
     woken.by_key = std::move(node.mapped());
   }
-  if (fresh && !rolls_.empty()) {
+  if (fresh && !rank_waiters_.empty()) {
     count_in(key, woken);
   }
   return std::nullopt;
@@ -94,12 +94,12 @@ void StoreTable::count_in(std::string_view key, Woken& woken) {
   if (slash == std::string_view::npos) {
     return;
   }
-  const auto rolls = rolls_.find(std::string(key.substr(0, slash)));
+  const auto rolls = rank_waiters_.find(std::string(key.substr(0, slash)));
   uint32_t rank = 0;
   const char* end = key.data() + key.size();
   const auto [stop, status] = std::from_chars(key.data() + slash + 1, end, rank);
   // "01" is not a rank: every rank has one key.
-  if (rolls == rolls_.end() || status != std::errc() || stop != end ||
+  if (rolls == rank_waiters_.end() || status != std::errc() || stop != end ||
       std::to_string(rank) != key.substr(slash + 1)) {
     return;
   }
@@ -112,7 +112,7 @@ void StoreTable::count_in(std::string_view key, Woken& woken) {
     roll = rolls->second.erase(roll);
   }
   if (rolls->second.empty()) {
-    rolls_.erase(rolls);
+    rank_waiters_.erase(rolls);
   }
 }
 
@@ -146,7 +146,7 @@ std::shared_ptr<const StoreTable::RankValues> StoreTable::rank_values(const Rank
 }
 
 bool StoreTable::wait(const Ranks& ranks, Waiter waiter) {
-  auto& rolls = rolls_[ranks.prefix];
+  auto& rolls = rank_waiters_[ranks.prefix];
   const auto [roll, fresh] = rolls.try_emplace(ranks.count);
   if (fresh) {
     for (uint32_t rank = 0; rank < ranks.count; ++rank) {
@@ -159,14 +159,14 @@ bool StoreTable::wait(const Ranks& ranks, Waiter waiter) {
   }
   rolls.erase(roll);
   if (rolls.empty()) {
-    rolls_.erase(ranks.prefix);
+    rank_waiters_.erase(ranks.prefix);
   }
   return false;
 }
 
 void StoreTable::forget(const Ranks& ranks, Waiter waiter) {
-  const auto rolls = rolls_.find(ranks.prefix);
-  if (rolls == rolls_.end()) {
+  const auto rolls = rank_waiters_.find(ranks.prefix);
+  if (rolls == rank_waiters_.end()) {
     return;
   }
   const auto roll = rolls->second.find(ranks.count);
@@ -174,7 +174,7 @@ void StoreTable::forget(const Ranks& ranks, Waiter waiter) {
     rolls->second.erase(roll);
   }
   if (rolls->second.empty()) {
-    rolls_.erase(rolls);
+    rank_waiters_.erase(rolls);
   }
 }
 

@@ -19,7 +19,7 @@ struct StoreLimits {
   size_t keys = 1u << 20;              // values and numbers together
   size_t bytes = size_t{1} << 30;      // all keys and values
   size_t connections = 16384;          // authenticated
-  size_t strangers = 1024;             // connections that have not authenticated yet
+  size_t unauthenticated = 1024;       // connections that have not authenticated yet
   size_t waits_per_connection = 4096;  // pending gets
 };
 
@@ -64,7 +64,7 @@ class StoreTable {
   void forget(const Ranks& ranks, Waiter waiter);
 
  private:
-  struct Roll {  // the requests that wait for all of `count`
+  struct RankWaiters {  // the requests that wait for all of `count`
     uint32_t missing = 0;
     std::vector<Waiter> waiters;
   };
@@ -77,7 +77,8 @@ class StoreTable {
   std::unordered_map<std::string, std::string> values_;
   std::unordered_map<std::string, int64_t> numbers_;
   std::unordered_map<std::string, std::vector<Waiter>> waiters_;
-  std::unordered_map<std::string, std::map<uint32_t, Roll>> rolls_;  // by prefix, then count
+  std::unordered_map<std::string, std::map<uint32_t, RankWaiters>>
+      rank_waiters_;  // by prefix, then count
 
   // The latest answer: ranks that meet request the same one. Reset when one of its values changes.
   Ranks recent_of_;

@@ -27,7 +27,7 @@ enum class Query : uint8_t {
 constexpr uint32_t kMagic = 0x3C85F7CE;
 constexpr uint8_t kReady = 0;                          // the answer to kCheck
 constexpr uint8_t kStopWaiting = 0;                    // the answer to kWait
-constexpr size_t kMostIdle = 4;                        // connections kept
+constexpr size_t kMaxIdle = 4;                         // connections kept
 constexpr auto kAnswerWait = std::chrono::seconds(5);  // for the answer to a get() without wait
 
 // A namespace of our own, apart from torch's "/".
@@ -147,7 +147,7 @@ UniqueFd TorchStore::take_connection(Deadline deadline) {
 
 void TorchStore::give_back(UniqueFd connection) {
   const std::lock_guard lock(mutex_);
-  if (idle_.size() < kMostIdle) {
+  if (idle_.size() < kMaxIdle) {
     idle_.push_back(std::move(connection));
   }
 }

@@ -40,21 +40,21 @@ std::string base64(const std::string& text) {
 }
 
 std::string authorization() {
-  const std::string token = environment_text("MLFLOW_TRACKING_TOKEN");
-  const std::string user = environment_text("MLFLOW_TRACKING_USERNAME");
+  const std::string token = environment_value("MLFLOW_TRACKING_TOKEN");
+  const std::string user = environment_value("MLFLOW_TRACKING_USERNAME");
   const bool line = token.find_first_of("\r\n") != std::string::npos;
   if (line) {
     throw Error(ErrorCode::kConfig, "MLFLOW_TRACKING_TOKEN contains a line break",
                 {.subject = "MLFLOW_TRACKING_TOKEN", .hint = "set it to only the token"});
   }
   if (!user.empty()) {
-    return "Basic " + base64(user + ":" + environment_text("MLFLOW_TRACKING_PASSWORD"));
+    return "Basic " + base64(user + ":" + environment_value("MLFLOW_TRACKING_PASSWORD"));
   }
   return token.empty() ? "" : "Bearer " + token;
 }
 
 std::chrono::milliseconds request_timeout() {
-  const std::string text = environment_text("MLFLOW_HTTP_REQUEST_TIMEOUT");
+  const std::string text = environment_value("MLFLOW_HTTP_REQUEST_TIMEOUT");
   if (text.empty()) return std::chrono::seconds(10);
   int seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
@@ -137,7 +137,7 @@ std::string mlflow_name(const std::string& name) {
 }
 
 void MlflowTracker::start(const TrackerRun& run) {
-  const std::string uri = environment_text("MLFLOW_TRACKING_URI");
+  const std::string uri = environment_value("MLFLOW_TRACKING_URI");
   if (uri.empty()) {
     throw Error(ErrorCode::kConfig,
                 "the tracker 'mlflow' is requested, but MLFLOW_TRACKING_URI is not set",
@@ -148,10 +148,10 @@ void MlflowTracker::start(const TrackerRun& run) {
   HttpOptions options;
   options.authorization = authorization();
   options.timeout = request_timeout();
-  options.verify = environment_text("MLFLOW_TRACKING_INSECURE_TLS") != "true";
+  options.verify = environment_value("MLFLOW_TRACKING_INSECURE_TLS") != "true";
   client_.emplace(parse_http_address(uri, "MLFLOW_TRACKING_URI"), options);
   run_ = run;
-  experiment_ = environment_text("MLFLOW_EXPERIMENT_NAME");
+  experiment_ = environment_value("MLFLOW_EXPERIMENT_NAME");
   if (experiment_.empty()) experiment_ = run.project;
   start_time_ = now_in_milliseconds();
 }

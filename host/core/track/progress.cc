@@ -154,7 +154,7 @@ constexpr int kDefaultColumns = 80;
 
 // The width given by COUPLER_TERMINAL; 0 if it is unset or not a number.
 int columns_from_environment() {
-  const std::string text = environment_text("COUPLER_TERMINAL");
+  const std::string text = environment_value("COUPLER_TERMINAL");
   int columns = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
   const bool whole = error == std::errc() && end == text.data() + text.size();
@@ -173,7 +173,7 @@ Living& living() {
 
 // Depends on standard error, COUPLER_PROGRESS, COUPLER_TERMINAL and TERM; not cached.
 ProgressStyle progress_style() {
-  const std::string wanted = environment_text("COUPLER_PROGRESS");
+  const std::string wanted = environment_value("COUPLER_PROGRESS");
   if (wanted == "off") return ProgressStyle::kOff;
   if (wanted == "plain") return ProgressStyle::kPlain;
   if (!wanted.empty() && wanted != "bar") {
@@ -184,7 +184,7 @@ ProgressStyle progress_style() {
     });
   }
   if (columns_from_environment() > 0) return ProgressStyle::kBar;
-  const bool terminal = ::isatty(STDERR_FILENO) != 0 && environment_text("TERM") != "dumb";
+  const bool terminal = ::isatty(STDERR_FILENO) != 0 && environment_value("TERM") != "dumb";
   return terminal ? ProgressStyle::kBar : ProgressStyle::kPlain;
 }
 

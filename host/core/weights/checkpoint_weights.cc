@@ -51,7 +51,7 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
   const auto missing = [&](int64_t begin, int64_t end) {
     refuse_checkpoint(folder,
                       fmt::format("tensor '{}': elements {} to {} are missing from its files",
-                                  shown(name), begin, end));
+                                  for_message(name), begin, end));
   };
   if (found == files.tensors().end()) return missing(0, numel);
   const std::vector<PieceFiles::Part>& parts = found->second.parts;
@@ -62,13 +62,13 @@ void check_parts(const PieceFiles& files, const std::string& folder, const std::
     if (part.end > numel)
       refuse_checkpoint(files.path(part),
                         fmt::format("it has elements {} to {} of tensor '{}', which has {}",
-                                    part.begin, part.end, shown(name), numel));
+                                    part.begin, part.end, for_message(name), numel));
     // Several ranks may write a part without elements.
     if (part.begin < at && part.begin < part.end)
-      refuse_checkpoint(
-          files.path(part),
-          fmt::format("it has elements {} to {} of tensor '{}', but {} has {} to {}", part.begin,
-                      part.end, shown(name), files.path(*before), before->begin, before->end));
+      refuse_checkpoint(files.path(part),
+                        fmt::format("it has elements {} to {} of tensor '{}', but {} has {} to {}",
+                                    part.begin, part.end, for_message(name), files.path(*before),
+                                    before->begin, before->end));
     at = part.end;
     before = &part;
   }
@@ -103,19 +103,20 @@ void add_tensors(const json& state, const std::shared_ptr<PieceFiles>& files,
     auto shape = description.at(1).get<std::vector<int64_t>>();
     // One byte per element: the number of elements.
     const auto numel = safetensors::tensor_bytes(safetensors::DType::kU8, shape);
-    if (!numel) refuse_checkpoint(folder, fmt::format("tensor '{}' has no shape", shown(name)));
+    if (!numel)
+      refuse_checkpoint(folder, fmt::format("tensor '{}' has no shape", for_message(name)));
     check_parts(*files, folder, name, static_cast<int64_t>(*numel));
     const auto dtype = files->tensors().find(name)->second.dtype;
     if (!safetensors::tensor_bytes(dtype, shape))
-      refuse_checkpoint(folder, fmt::format("tensor '{}' is too large", shown(name)));
+      refuse_checkpoint(folder, fmt::format("tensor '{}' is too large", for_message(name)));
     source.tensors.push_back(
         joined_weight(files, name, std::move(shape), static_cast<int64_t>(*numel)));
   }
   for (const auto& [name, tensor] : files->tensors()) {
     if (!tensors.contains(name))
-      refuse_checkpoint(
-          files->path(tensor.parts.front()),
-          fmt::format("it has tensor '{}', which the manifest does not describe", shown(name)));
+      refuse_checkpoint(files->path(tensor.parts.front()),
+                        fmt::format("it has tensor '{}', which the manifest does not describe",
+                                    for_message(name)));
   }
   for (const auto& [alias, name] : state.at("aliases").items())
     source.aliases.emplace(alias, name.get<std::string>());
@@ -242,9 +243,10 @@ std::string deepspeed_latest(const std::string& folder) {
                        name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
     std::string found = (fs::path(folder) / name).string();
     if (!plain || !fs::is_directory(found, error))
-      throw Error(ErrorCode::kIo,
-                  fmt::format("{} names '{}', which is not a folder next to it", path, shown(name)),
-                  {.subject = path, .hint = "name the step's folder itself"});
+      throw Error(
+          ErrorCode::kIo,
+          fmt::format("{} names '{}', which is not a folder next to it", path, for_message(name)),
+          {.subject = path, .hint = "name the step's folder itself"});
     return found;
   }
   return "";

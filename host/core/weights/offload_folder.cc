@@ -62,7 +62,7 @@ std::string data_file(const std::string& folder, const std::string& name) {
   // Tensor names are dotted module paths; one with a slash would lead to another folder.
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
     refuse_offload_folder(path_in(folder, kOffloadIndex),
-                          fmt::format("tensor name '{}' cannot be a file name", shown(name)));
+                          fmt::format("tensor name '{}' cannot be a file name", for_message(name)));
   return path_in(folder, name + ".dat");
 }
 
@@ -101,7 +101,7 @@ DType type_of(const json& entry, const std::string& where) {
   for (const auto& [known, type] : kTypes) {
     if (name == known) return type;
   }
-  refuse_offload_folder(where, fmt::format("its dtype '{}' is unknown", shown(name)));
+  refuse_offload_folder(where, fmt::format("its dtype '{}' is unknown", for_message(name)));
 }
 
 std::string_view name_of(DType type, const std::string& where) {
@@ -171,7 +171,7 @@ WeightSource open_offload_folder(const std::string& folder) {
   WeightSource source{.tensors = {}, .aliases = {}, .files = {index}, .folder = folder};
   std::map<std::string, WeightSource> opened;  // safetensors files
   for (const auto& [name, entry] : document.items()) {
-    const std::string where = fmt::format("{}: '{}'", index, shown(name));
+    const std::string where = fmt::format("{}: '{}'", index, for_message(name));
     if (!entry.is_object()) refuse_offload_folder(where, "it is not an object");
     if (!entry.contains("safetensors_file")) {
       source.tensors.push_back(from_data(folder, name, entry));
@@ -186,7 +186,7 @@ WeightSource open_offload_folder(const std::string& folder) {
     const auto tensor = std::find_if(tensors.begin(), tensors.end(),
                                      [&](const WeightTensor& t) { return t.name == inside; });
     if (tensor == tensors.end())
-      refuse_offload_folder(where, fmt::format("{} has no tensor '{}'", path, shown(inside)));
+      refuse_offload_folder(where, fmt::format("{} has no tensor '{}'", path, for_message(inside)));
     source.tensors.push_back(*tensor);
     source.tensors.back().name = name;
   }

@@ -67,7 +67,7 @@ WeightSource open_part(const std::string& index, const std::string& name, const 
   const std::string path = (fs::path(index).parent_path() / name).string();
   std::error_code error;
   if (!fs::exists(path, error))
-    refuse_index(index, fmt::format("its file '{}' is not in the same folder", shown(name)));
+    refuse_index(index, fmt::format("its file '{}' is not in the same folder", for_message(name)));
   if (!is_safetensors(name)) return open_torch(path, key);
   return open_safetensors(path);
 }
@@ -89,10 +89,11 @@ WeightSource open_index(const std::string& path, const std::string& key) {
       if (place == index.weight_map.end())
         refuse_index(path,
                      fmt::format("its file '{}' has tensor '{}', which the index does not list",
-                                 shown(name), shown(tensor)));
+                                 for_message(name), for_message(tensor)));
       if (place->second != name)
-        refuse_index(path, fmt::format("its file '{}' has tensor '{}', which should be in '{}'",
-                                       shown(name), shown(tensor), shown(place->second)));
+        refuse_index(
+            path, fmt::format("its file '{}' has tensor '{}', which should be in '{}'",
+                              for_message(name), for_message(tensor), for_message(place->second)));
     };
     std::set<std::string_view> there;
     for (const WeightTensor& tensor : part.tensors) {
@@ -107,7 +108,7 @@ WeightSource open_index(const std::string& path, const std::string& key) {
     for (const std::string_view tensor : entry.second) {
       if (there.count(tensor) == 0)
         refuse_index(path, fmt::format("tensor '{}' should be in its file '{}', but is not",
-                                       shown(tensor), shown(name)));
+                                       for_message(tensor), for_message(name)));
     }
     std::move(part.tensors.begin(), part.tensors.end(), std::back_inserter(source.tensors));
     source.aliases.merge(part.aliases);
@@ -283,14 +284,14 @@ void check_source(const WeightSource& source, const std::string& path) {
   std::set<std::string_view> names;
   for (const WeightTensor& tensor : source.tensors)
     if (!names.insert(tensor.name).second)
-      refuse(fmt::format("tensor '{}' occurs twice", shown(tensor.name)));
+      refuse(fmt::format("tensor '{}' occurs twice", for_message(tensor.name)));
   for (const auto& [alias, name] : source.aliases) {
     if (names.count(alias) != 0)
-      refuse(fmt::format("'{}' is both a tensor and an alias of tensor '{}'", shown(alias),
-                         shown(name)));
+      refuse(fmt::format("'{}' is both a tensor and an alias of tensor '{}'", for_message(alias),
+                         for_message(name)));
     if (names.count(name) == 0)
-      refuse(fmt::format("'{}' is an alias of '{}', which is not a tensor", shown(alias),
-                         shown(name)));
+      refuse(fmt::format("'{}' is an alias of '{}', which is not a tensor", for_message(alias),
+                         for_message(name)));
   }
 }
 

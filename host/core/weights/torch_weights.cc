@@ -155,7 +155,7 @@ std::string keys_that_would_do(const pickle::Value& root) {
   const auto items = root.items();
   for (size_t i = 0; i < items.size(); i += 2) {
     if (items[i]->kind() == pickle::Kind::kString && is_state_dict(*items[i + 1]))
-      keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", shown(items[i]->text()));
+      keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", for_message(items[i]->text()));
   }
   return keys;
 }
@@ -180,9 +180,11 @@ const pickle::Value& find_state_dict(const pickle::Value& root, const std::strin
     refuse_torch_file(path, "its root is not a state dict, but contains others", hint);
   }
   const pickle::Value* found = root.find(key);
-  if (found == nullptr) refuse_torch_file(path, fmt::format("it has no '{}'", shown(key)), hint);
+  if (found == nullptr)
+    refuse_torch_file(path, fmt::format("it has no '{}'", for_message(key)), hint);
   if (!is_state_dict(*found) && !keys.empty())
-    refuse_torch_file(path, fmt::format("'{}' is not a dictionary of tensors", shown(key)), hint);
+    refuse_torch_file(path, fmt::format("'{}' is not a dictionary of tensors", for_message(key)),
+                      hint);
   return *found;
 }
 

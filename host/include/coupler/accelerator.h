@@ -34,16 +34,16 @@
 
 namespace coupler {
 
-// SyncScope: returned by Accelerator::accumulate, no_sync, join_uneven_inputs, profile and the
+// ScopeGuard: returned by Accelerator::accumulate, no_sync, join_uneven_inputs, profile and the
 // checkpoint hooks, whose effect lasts while it is alive. Must not outlive the Accelerator; used by
 // the training thread.
-class SyncScope {
+class ScopeGuard {
  public:
   // at_end runs once, when the scope ends; it may be empty.
-  explicit SyncScope(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
-  SyncScope(SyncScope&& other) noexcept : at_end_(std::exchange(other.at_end_, nullptr)) {}
-  SyncScope& operator=(SyncScope&&) = delete;
-  ~SyncScope() {
+  explicit ScopeGuard(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
+  ScopeGuard(ScopeGuard&& other) noexcept : at_end_(std::exchange(other.at_end_, nullptr)) {}
+  ScopeGuard& operator=(ScopeGuard&&) = delete;
+  ~ScopeGuard() {
     if (at_end_) at_end_();
   }
 
@@ -56,11 +56,11 @@ class Checkpoints;
 class PipelineParallel;
 
 // How the values of all ranks are combined.
-enum class Reduction { kSum, kMean, kMin, kMax, kProduct };
+enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
 namespace detail {
 
-struct ObjectTransport;  // objects.h
+struct ObjectCollectives;  // objects.h
 
 }  // namespace detail
 
@@ -109,14 +109,14 @@ class Accelerator : public Processes {
   // training.sync_with_dataloader is false). Each model has its own count; models that are passed
   // together once must always be passed together.
   template <class... Models>
-  [[nodiscard]] SyncScope accumulate(Models&... models) {
+  [[nodiscard]] ScopeGuard accumulate(Models&... models) {
     static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
                   "accumulate takes prepared models");
     return begin_accumulate({reference_to(models)...});
   }
   // While the scope is alive, gradients only accumulate on this rank.
   template <class... Models>
-  [[nodiscard]] SyncScope no_sync(Models&... models) {
+  [[nodiscard]] ScopeGuard no_sync(Models&... models) {
     static_assert((detail::is_model_v<std::decay_t<Models>> && ...),
                   "no_sync takes prepared models");
     return begin_no_sync({reference_to(models)...});
@@ -276,13 +276,13 @@ class Accelerator : public Processes {
   // then waits until every rank has written its trace, and merges the traces. If profile.dir is
   // set, the configured profile continues as if there were no scope, and a warning is logged.
   // Throws Error(kUsage) inside another such scope. Collective.
-  [[nodiscard]] SyncScope profile(const ProfileOptions& options = {}, CallSite site = {});
+  [[nodiscard]] ScopeGuard profile(const ProfileOptions& options = {}, CallSite site = {});
 
   // While the returned scope is alive, the hook is called on every rank with the folder of a
   // checkpoint before its files are written (files put there become part of it) or read.
   using CheckpointHook = std::function<void(const std::string& folder)>;
-  [[nodiscard]] SyncScope register_save_state_pre_hook(CheckpointHook hook);
-  [[nodiscard]] SyncScope register_load_state_pre_hook(CheckpointHook hook);
+  [[nodiscard]] ScopeGuard register_save_state_pre_hook(CheckpointHook hook);
+  [[nodiscard]] ScopeGuard register_load_state_pre_hook(CheckpointHook hook);
 
   // ---- Uneven inputs ----
   // Loops started while the scope is alive keep ranks in step when they have different numbers of
@@ -292,13 +292,13 @@ class Accelerator : public Processes {
   // Without arguments or with a model (Accelerate's joinable) it applies to every prepared loader;
   // with a loader, to that one. Every rank opens the scope; if a rank has no sample at all, every
   // rank throws Error. Throws Error(kUsage) within a loop or another such scope.
-  [[nodiscard]] SyncScope join_uneven_inputs(std::optional<bool> even_batches = std::nullopt) {
+  [[nodiscard]] ScopeGuard join_uneven_inputs(std::optional<bool> even_batches = std::nullopt) {
     return begin_join(nullptr, even_batches);
   }
   template <class Object, class = std::enable_if_t<detail::is_data_loader<Object>::value ||
                                                    detail::is_model_v<Object>>>
-  [[nodiscard]] SyncScope join_uneven_inputs(Object& object,
-                                             std::optional<bool> even_batches = std::nullopt) {
+  [[nodiscard]] ScopeGuard join_uneven_inputs(Object& object,
+                                              std::optional<bool> even_batches = std::nullopt) {
     if constexpr (detail::is_data_loader<Object>::value) {
       return begin_join(object.core(), even_batches);
     } else {
@@ -346,12 +346,11 @@ class Accelerator : public Processes {
   // Returns `scale` times the sum (mean, …) over ranks, element by element. For integers, the mean
   // is truncated toward zero, and a scale other than 1 is Error(kUnsupported). For Bool, the sum is
   // "or", and the mean is not supported.
-  at::Tensor reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+  at::Tensor reduce(const at::Tensor& tensor, ReduceOp reduction = ReduceOp::kSum,
                     double scale = 1.0, CallSite site = {});
   // Reduces every leaf of a structure.
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
-  T reduce(const T& value, Reduction reduction = Reduction::kSum, double scale = 1.0,
-           CallSite = {}) {
+  T reduce(const T& value, ReduceOp reduction = ReduceOp::kSum, double scale = 1.0, CallSite = {}) {
     return detail::with_leaves(value, reduce_nested(detail::view_of(value), reduction, scale));
   }
 
@@ -390,7 +389,7 @@ class Accelerator : public Processes {
 
  private:
   class Impl;
-  friend struct detail::ObjectTransport;
+  friend struct detail::ObjectCollectives;
   friend class PipelineParallel;
 
   // The module in a holder or pointer; a TorchScript module itself.
@@ -446,7 +445,7 @@ class Accelerator : public Processes {
   friend class Checkpoints;
   friend class GradientState;
   friend class LocalSGD;
-  void register_object(std::unique_ptr<detail::Registered> object);
+  void register_object(std::unique_ptr<detail::Stateful> object);
   void start(Config config);
   void require_prepared(const detail::ModelRef& model) const;
   void prepare_module(torch::nn::Module& module);
@@ -458,9 +457,9 @@ class Accelerator : public Processes {
   void prepare_loader(std::shared_ptr<detail::LoaderView> loader);
   // How loaders communicate with the other ranks; null if there are none.
   std::shared_ptr<detail::LoaderPeers> loader_peers() const;
-  SyncScope begin_join(std::shared_ptr<detail::LoaderView> only, std::optional<bool> even_batches);
-  SyncScope begin_accumulate(const std::vector<detail::ModelRef>& models);
-  SyncScope begin_no_sync(const std::vector<detail::ModelRef>& models);
+  ScopeGuard begin_join(std::shared_ptr<detail::LoaderView> only, std::optional<bool> even_batches);
+  ScopeGuard begin_accumulate(const std::vector<detail::ModelRef>& models);
+  ScopeGuard begin_no_sync(const std::vector<detail::ModelRef>& models);
   void trigger_sync_of(const detail::ModelRef& model);
   void backward_of(const at::Tensor& loss, std::optional<double> weight);
   double clip_grad_norm_of(const detail::ModelRef& model, double max_norm);
@@ -472,7 +471,7 @@ class Accelerator : public Processes {
 
   std::vector<at::Tensor> gather_nested(const detail::NestedView& value);
   std::vector<at::Tensor> gather_metrics(const detail::NestedView& value);
-  std::vector<at::Tensor> reduce_nested(const detail::NestedView& value, Reduction reduction,
+  std::vector<at::Tensor> reduce_nested(const detail::NestedView& value, ReduceOp reduction,
                                         double scale);
   std::vector<at::Tensor> broadcast_nested(const detail::NestedView& value, int from);
   std::vector<at::Tensor> pad_nested(const detail::NestedView& value, int64_t dim,

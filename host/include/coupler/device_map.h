@@ -270,12 +270,12 @@ void check_device_map(const torch::nn::Module& model, const DeviceMap& map);
 struct PredictedRun {
   // When and where one unit runs.
   struct Unit {
-    std::string path;    // of its module
-    uint64_t bytes = 0;  // of its weights
-    MapDevice lies;      // where its weights are stored
-    MapDevice runs;      // where it computes
-    double begins = 0;   // seconds from the start of the pass
-    double ends = 0;     // seconds from the start of the pass
+    std::string path;     // of its module
+    uint64_t bytes = 0;   // of its weights
+    MapDevice stored_on;  // where its weights are stored
+    MapDevice runs_on;    // where it computes
+    double begins = 0;    // seconds from the start of the pass
+    double ends = 0;      // seconds from the start of the pass
   };
   double seconds = 0;          // of one pass
   double compute_seconds = 0;  // spent computing

@@ -12,7 +12,7 @@ class Processes;
 class PartialState;
 class AcceleratorState;
 class GradientState;
-enum class Reduction;
+enum class ReduceOp;
 
 // data_loader.h
 template <class Dataset>
@@ -33,7 +33,7 @@ struct LocalSGDOptions;
 template <class Module>
 class UnwrappedModel;
 class FullParameters;
-class SyncScope;
+class ScopeGuard;
 class AutocastScope;
 struct ActivationCheckpointOptions;
 

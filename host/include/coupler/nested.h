@@ -366,18 +366,18 @@ int64_t find_batch_size(const T& value) {
 
 namespace detail {
 
-struct Part {
+struct SplitRange {
   int64_t start = 0, end = 0;
   int64_t repeats = 0;  // copies of the last of all elements to append
 };
 // Throws Error(kInvalidArgument) unless rank is below world.
-Part part_of(int64_t count, int rank, int world, bool apply_padding);
+SplitRange split_range(int64_t count, int rank, int world, bool apply_padding);
 [[noreturn]] void refuse_lengths(const std::string& first, int64_t count, const std::string& other,
                                  int64_t other_count);
 
 // Throws Error(kInvalidArgument) for a scalar.
 int64_t rows_to_split(const at::Tensor& tensor);
-at::Tensor take(const at::Tensor& tensor, const Part& part);
+at::Tensor take(const at::Tensor& tensor, const SplitRange& part);
 
 template <class T>
 struct Splittable {
@@ -387,7 +387,9 @@ template <>
 struct Splittable<at::Tensor> {
   static constexpr bool yes = true;
   static int64_t length(const at::Tensor& tensor) { return rows_to_split(tensor); }
-  static at::Tensor apply(const at::Tensor& tensor, const Part& part) { return take(tensor, part); }
+  static at::Tensor apply(const at::Tensor& tensor, const SplitRange& part) {
+    return take(tensor, part);
+  }
 };
 template <class T>
 struct Splittable<std::vector<T>> {
@@ -395,7 +397,7 @@ struct Splittable<std::vector<T>> {
   static int64_t length(const std::vector<T>& values) {
     return static_cast<int64_t>(values.size());
   }
-  static std::vector<T> apply(const std::vector<T>& values, const Part& part) {
+  static std::vector<T> apply(const std::vector<T>& values, const SplitRange& part) {
     std::vector<T> result(values.begin() + part.start, values.begin() + part.end);
     if (part.repeats > 0)
       result.insert(result.end(), static_cast<size_t>(part.repeats), values.back());
@@ -416,7 +418,8 @@ struct Splittable<std::map<std::string, T>> {
     }
     return count.value_or(0);
   }
-  static std::map<std::string, T> apply(const std::map<std::string, T>& values, const Part& part) {
+  static std::map<std::string, T> apply(const std::map<std::string, T>& values,
+                                        const SplitRange& part) {
     std::map<std::string, T> result;
     for (const auto& [name, value] : values) {
       result.emplace(name, Splittable<T>::apply(value, part));
@@ -434,7 +437,8 @@ T split_between(const T& value, int rank, int world, bool apply_padding = false)
   static_assert(detail::Splittable<T>::yes,
                 "split_between_processes takes a vector, a tensor, or a map of these");
   const int64_t count = detail::Splittable<T>::length(value);
-  return detail::Splittable<T>::apply(value, detail::part_of(count, rank, world, apply_padding));
+  return detail::Splittable<T>::apply(value,
+                                      detail::split_range(count, rank, world, apply_padding));
 }
 
 }  // namespace coupler

@@ -39,7 +39,7 @@ struct EncodedObject {
 };
 
 // Transfers the bytes; not a template, and independent of the encoding.
-struct ObjectTransport {
+struct ObjectCollectives {
   static std::vector<ObjectBytes> gather(Accelerator& accelerator, const char* operation,
                                          const EncodedObject& object);
   static ObjectBytes broadcast(Accelerator& accelerator, const EncodedObject& object, int from);
@@ -114,13 +114,13 @@ T decode_object(const char* operation, int rank, const ObjectBytes& bytes) {
       problem = error.what();
     }
   }
-  ObjectTransport::refuse(operation, rank, problem);
+  ObjectCollectives::refuse(operation, rank, problem);
 }
 
 template <class T>
 std::vector<T> gather_encoded(Accelerator& accelerator, const char* operation,
                               const EncodedObject& own) {
-  const std::vector<ObjectBytes> all = ObjectTransport::gather(accelerator, operation, own);
+  const std::vector<ObjectBytes> all = ObjectCollectives::gather(accelerator, operation, own);
   std::vector<T> result;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     result.push_back(decode_object<T>(operation, static_cast<int>(rank), all[rank]));
@@ -142,14 +142,14 @@ T broadcast_object(Accelerator& accelerator, const T& value, int from = 0) {
   detail::EncodedObject own;
   if (accelerator.rank() == from) own = detail::encode_object(value);
   return detail::decode_object<T>("broadcast_object", from,
-                                  detail::ObjectTransport::broadcast(accelerator, own, from));
+                                  detail::ObjectCollectives::broadcast(accelerator, own, from));
 }
 
 // Gathers one object per sample of the batch; over an epoch, each sample's exactly once. Call it
 // through Accelerator::gather_for_metrics.
 template <class T>
 std::vector<T> gather_objects_for_metrics(Accelerator& accelerator, const std::vector<T>& values) {
-  const auto samples = detail::ObjectTransport::batch_samples(accelerator);
+  const auto samples = detail::ObjectCollectives::batch_samples(accelerator);
   const char* operation =
       samples ? "gather_for_metrics of objects" : "gather_for_metrics of objects outside of a loop";
   const auto count = static_cast<int64_t>(values.size());

@@ -115,18 +115,18 @@ class Processes {
     }
     using Result = decltype(function());
     if constexpr (std::is_void_v<Result>) {
-      let_others_go_if_thrown(function);
+      release_others_on_throw(function);
       wait_for_everyone();
     } else {
       std::optional<Result> result;
-      let_others_go_if_thrown([&] { result.emplace(function()); });
+      release_others_on_throw([&] { result.emplace(function()); });
       wait_for_everyone();
       return std::move(*result);
     }
   }
 
   template <class Function>
-  void let_others_go_if_thrown(Function&& function) {
+  void release_others_on_throw(Function&& function) {
     try {
       function();
     } catch (...) {

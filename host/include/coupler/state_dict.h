@@ -70,9 +70,9 @@ class StateDict {
 namespace detail {
 
 // A type-erased object registered for checkpointing.
-class Registered {
+class Stateful {
  public:
-  virtual ~Registered() = default;
+  virtual ~Stateful() = default;
   virtual void save(StateDict& state) const = 0;
   virtual void load(const StateDict& state) = 0;
 };

@@ -135,14 +135,14 @@ void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
 
 Accelerator::Impl::Impl(Config loaded)
     : config(std::move(loaded)), process(detect_process()), dry_run(DryRun::of_process()) {
-  throw_first(contradictions_of(config));
+  throw_first(conflicts_in(config));
   if (dry_run != nullptr) make_dry(*dry_run, config, process);
   if (process.world > 1) set_log_rank(process.rank);
   keep_large_blocks();
   allow_fast_exit();
   limit_threads(process.local_world);
   if (const uint64_t limit = memory_limit_of(config); limit != 0) {
-    hold_memory_limit(limit, process.rank);
+    enforce_memory_limit(limit, process.rank);
   }
   device = choose_device(config.training.device, process);
   make_current(device);
@@ -152,7 +152,7 @@ Accelerator::Impl::Impl(Config loaded)
   require_precision(config.training, device.type());
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
   ActivationOffload::of_process().set_default(config.memory.offload_activations);
-  if (process.world > 1) store = join_store(process, config);
+  if (process.world > 1) store = open_job_store(process, config);
   if (dry_run == nullptr) plugin = choose_plugin(config.backend, process, device);
   comm = Communicator::create(
       {.plugin = plugin,

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "accelerator/agreement.h"
+#include "accelerator/consistency_check.h"
 #include "accelerator/profile.h"
 #include "base/durable_file.h"
 #include "base/log.h"
@@ -24,8 +24,8 @@ namespace {
 
 constexpr const char* kDefaultFolder = "checkpoints";
 
-checkpoint::JobWriter::Options options_of(const ProcessInfo& process,
-                                          const CheckpointConfig& config) {
+checkpoint::CheckpointCommit::Options options_of(const ProcessInfo& process,
+                                                 const CheckpointConfig& config) {
   return {.rank = process.rank,
           .world = process.world,
           .timeout = config.timeout,
@@ -44,7 +44,7 @@ void stand_back() {
   if (errno == 0) ::setpriority(PRIO_PROCESS, 0, now + kSteps);
 }
 
-std::vector<checkpoint::NamedFile> write_all(const checkpoint::JobWriter::Save& save,
+std::vector<checkpoint::NamedFile> write_all(const checkpoint::CheckpointCommit::Save& save,
                                              const std::vector<checkpoint::StateFile>& files) {
   std::vector<checkpoint::NamedFile> written;
   for (const checkpoint::StateFile& file : files) {
@@ -126,7 +126,7 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   failed_ = false;
   for (const auto& model : impl_.models) model->synchronize();
   const int64_t steps_now = steps();
-  const checkpoint::JobWriter::Save save = writer_.begin(folder, steps_now);
+  const checkpoint::CheckpointCommit::Save save = writer_.begin(folder, steps_now);
   std::optional<Error> problem;
   std::shared_ptr<checkpoint::Snapshot> snapshot;
   try {
@@ -235,14 +235,14 @@ void Checkpoints::end_training() {
   if (by_itself() && (failed_ || steps() != saved_steps_)) save("");
 }
 
-SyncScope Checkpoints::add_hook(std::list<Hook>& hooks, Hook hook) {
+ScopeGuard Checkpoints::add_hook(std::list<Hook>& hooks, Hook hook) {
   const auto place = hooks.insert(hooks.end(), std::move(hook));
-  return SyncScope([&hooks, place] { hooks.erase(place); });
+  return ScopeGuard([&hooks, place] { hooks.erase(place); });
 }
 
 // ---- Accelerator ----
 
-void Accelerator::register_object(std::unique_ptr<detail::Registered> object) {
+void Accelerator::register_object(std::unique_ptr<detail::Stateful> object) {
   impl_->checkpoints->add(std::move(object));
 }
 std::string Accelerator::save_state(const std::string& folder, CallSite) {
@@ -255,10 +255,10 @@ void Accelerator::on_step_end(CallSite) {
   if (impl_->profile != nullptr) impl_->profile->step();
   impl_->checkpoints->on_step_end();
 }
-SyncScope Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
+ScopeGuard Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
   return impl_->checkpoints->add_hook(impl_->checkpoints->save_hooks, std::move(hook));
 }
-SyncScope Accelerator::register_load_state_pre_hook(CheckpointHook hook) {
+ScopeGuard Accelerator::register_load_state_pre_hook(CheckpointHook hook) {
   return impl_->checkpoints->add_hook(impl_->checkpoints->load_hooks, std::move(hook));
 }
 
@@ -323,7 +323,8 @@ std::vector<int64_t> Checkpoints::on_all_ranks(const std::function<int64_t()>& a
   } catch (const std::exception& error) {
     problem = Error(ErrorCode::kInternal, error.what());
   }
-  return agree(*impl_.comm, {.operation = "load_state", .number = number, .problem = problem});
+  return check_consistency(*impl_.comm,
+                           {.operation = "load_state", .number = number, .problem = problem});
 }
 
 // Empty if it was loaded on all ranks. Otherwise the reason why not.

@@ -20,8 +20,8 @@
 
 #include "accelerator/accelerator.h"
 #include "accelerator/preemption.h"
+#include "checkpoint/checkpoint_commit.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/job_writer.h"
 #include "checkpoint/snapshot.h"
 
 namespace coupler {
@@ -36,14 +36,14 @@ class Checkpoints {
   Checkpoints& operator=(const Checkpoints&) = delete;
 
   // See Accelerator.
-  void add(std::unique_ptr<detail::Registered> object) { objects_.push_back(std::move(object)); }
+  void add(std::unique_ptr<detail::Stateful> object) { objects_.push_back(std::move(object)); }
   std::string save(const std::string& folder);
   void load(const std::string& path);
   bool resume();
   void end_training();
   void wait();
   void on_step_end();
-  SyncScope add_hook(std::list<Hook>& hooks, Hook hook);
+  ScopeGuard add_hook(std::list<Hook>& hooks, Hook hook);
   std::list<Hook> save_hooks, load_hooks;
 
  private:
@@ -61,8 +61,8 @@ class Checkpoints {
   std::optional<coupler::Error> try_load(const std::string& path);
 
   Accelerator::Impl& impl_;
-  std::vector<std::unique_ptr<detail::Registered>> objects_;
-  checkpoint::JobWriter writer_;
+  std::vector<std::unique_ptr<detail::Stateful>> objects_;
+  checkpoint::CheckpointCommit writer_;
   const std::shared_ptr<Store> questions_;  // null: one process
   std::unique_ptr<Preemption> preemption_;  // null: SIGTERM is not handled
   int64_t asked_ = 0;                       // number of calls of of_rank_0

@@ -18,7 +18,7 @@
 #include <string>
 
 #include "accelerator/accelerator.h"
-#include "accelerator/agreement.h"
+#include "accelerator/consistency_check.h"
 #include "comm/flight_recorder.h"
 #include "tensors/tensor_ops.h"
 
@@ -34,7 +34,7 @@ at::Tensor Accelerator::gather(const at::Tensor& tensor, CallSite) {
   return gather_nested(detail::view_of(tensor))[0];
 }
 
-at::Tensor Accelerator::reduce(const at::Tensor& tensor, Reduction reduction, double scale,
+at::Tensor Accelerator::reduce(const at::Tensor& tensor, ReduceOp reduction, double scale,
                                CallSite) {
   return reduce_nested(detail::view_of(tensor), reduction, scale)[0];
 }
@@ -52,7 +52,7 @@ std::vector<at::Tensor> Accelerator::gather_metrics(const detail::NestedView& va
 }
 
 std::vector<at::Tensor> Accelerator::reduce_nested(const detail::NestedView& value,
-                                                   Reduction reduction, double scale) {
+                                                   ReduceOp reduction, double scale) {
   return reduce_leaves(*impl_->comm, value, reduction, scale);
 }
 
@@ -82,7 +82,8 @@ void Accelerator::wait_for_everyone(CallSite) {
 }
 
 // What a collective requires of each leaf of a nested structure. Pure functions. A violation is
-// returned, not thrown, since the other ranks must learn of it first (accelerator/agreement.h).
+// returned, not thrown, since the other ranks must learn of it first
+// (accelerator/consistency_check.h).
 
 namespace {
 
@@ -272,7 +273,8 @@ std::optional<Error> rows_problem(const std::string& operation, const detail::Ne
 }  // namespace
 
 std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value) {
-  agree(comm, {.operation = "gather", .value = &value, .problem = problem_of("gather", value)});
+  check_consistency(
+      comm, {.operation = "gather", .value = &value, .problem = problem_of("gather", value)});
   return gather_rows(comm, value, {});
 }
 
@@ -280,34 +282,34 @@ std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::Nested
                                         const std::optional<detail::BatchSamples>& samples) {
   const std::string name = "gather_for_metrics";
   if (!samples) {
-    agree(comm, {.operation = name + " outside of a loop",
-                 .value = &value,
-                 .problem = problem_of(name, value)});
+    check_consistency(comm, {.operation = name + " outside of a loop",
+                             .value = &value,
+                             .problem = problem_of(name, value)});
     return gather_rows(comm, value, {});
   }
   return gather_rows(comm, value,
-                     agree(comm, {.operation = name,
-                                  .value = &value,
-                                  .same = SameSizes::kButRows,
-                                  .number = samples->own,
-                                  .problem = rows_problem(name, value, *samples)}));
+                     check_consistency(comm, {.operation = name,
+                                              .value = &value,
+                                              .same = SameSizes::kButRows,
+                                              .number = samples->own,
+                                              .problem = rows_problem(name, value, *samples)}));
 }
 
 // Reducing, broadcasting and padding the leaves of nested structures.
 
 namespace {
 
-db_reduce to_db_reduce(Reduction reduction) {
+db_reduce to_db_reduce(ReduceOp reduction) {
   switch (reduction) {
-    case Reduction::kSum:
+    case ReduceOp::kSum:
       return DB_SUM;
-    case Reduction::kMean:
+    case ReduceOp::kMean:
       return DB_AVG;
-    case Reduction::kMin:
+    case ReduceOp::kMin:
       return DB_MIN;
-    case Reduction::kMax:
+    case ReduceOp::kMax:
       return DB_MAX;
-    case Reduction::kProduct:
+    case ReduceOp::kProduct:
       return DB_PROD;
   }
   return DB_SUM;
@@ -340,11 +342,11 @@ void by_size(const std::vector<at::Tensor>& tensors, Small small, Large large) {
   if (!packed.empty()) small(packed);
 }
 
-std::string_view name_of(Reduction reduction) {
-  return reduction == Reduction::kMean ? "mean" : reduce_name(to_db_reduce(reduction));
+std::string_view name_of(ReduceOp reduction) {
+  return reduction == ReduceOp::kMean ? "mean" : reduce_name(to_db_reduce(reduction));
 }
 
-void require_reducible(Communicator& comm, const at::Tensor& leaf, Reduction reduction,
+void require_reducible(Communicator& comm, const at::Tensor& leaf, ReduceOp reduction,
                        double scale) {
   const auto refuse = [&](const std::string& text, const char* hint) {
     throw Error(ErrorCode::kUnsupported, text, {.rank = -1, .subject = {}, .hint = hint});
@@ -354,7 +356,7 @@ void require_reducible(Communicator& comm, const at::Tensor& leaf, Reduction red
     refuse(fmt::format("a {} tensor cannot be scaled by {}", type, scale),
            "convert it to a floating type first");
   }
-  if (reduction == Reduction::kMean && leaf.scalar_type() == at::kBool) {
+  if (reduction == ReduceOp::kMean && leaf.scalar_type() == at::kBool) {
     refuse("the mean of Bool is not defined", "convert it to a floating type first");
   }
   db_op op{};
@@ -393,15 +395,15 @@ at::Tensor padding_of(const at::Tensor& leaf, const at::Scalar& pad_index) {
 }  // namespace
 
 std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedView& value,
-                                      Reduction reduction, double scale) {
+                                      ReduceOp reduction, double scale) {
   at::NoGradGuard no_grad;
   std::string operation = fmt::format("reduce({}", name_of(reduction));
   operation += scale == 1.0 ? ")" : fmt::format(", scale {})", scale);
-  agree(comm, {.operation = operation,
-               .value = &value,
-               .problem = problem_of(operation, value, [&](const at::Tensor& leaf) {
-                 require_reducible(comm, leaf, reduction, scale);
-               })});
+  check_consistency(comm, {.operation = operation,
+                           .value = &value,
+                           .problem = problem_of(operation, value, [&](const at::Tensor& leaf) {
+                             require_reducible(comm, leaf, reduction, scale);
+                           })});
   std::vector<at::Tensor> result = copies_of(value);
   const db_reduce reduce = to_db_reduce(reduction);
   by_size(
@@ -426,7 +428,7 @@ std::vector<at::Tensor> broadcast_leaves(Communicator& comm, const detail::Neste
         fmt::format("{}: there is no such rank in a world of {}", operation, comm.size()),
         ErrorDetail{-1, operation, "name a rank from 0 to world - 1"});
   }
-  agree(comm, {.operation = operation, .value = &value, .problem = std::move(problem)});
+  check_consistency(comm, {.operation = operation, .value = &value, .problem = std::move(problem)});
   std::vector<at::Tensor> result = copies_of(value);
   by_size(
       result, [&](const auto& small) { broadcast_coalesced(comm, small, from); },
@@ -438,12 +440,12 @@ std::vector<at::Tensor> pad_leaves(Communicator& comm, const detail::NestedView&
                                    const at::Scalar& pad_index, bool pad_first) {
   at::NoGradGuard no_grad;
   const std::string operation = fmt::format("pad_across_processes(dim {})", dim);
-  agree(comm, {.operation = operation,
-               .value = &value,
-               .same = SameSizes::kNone,
-               .problem = problem_of(operation, value, [&](const at::Tensor& leaf) {
-                 padding_of(leaf, pad_index);
-               })});
+  check_consistency(comm, {.operation = operation,
+                           .value = &value,
+                           .same = SameSizes::kNone,
+                           .problem = problem_of(operation, value, [&](const at::Tensor& leaf) {
+                             padding_of(leaf, pad_index);
+                           })});
   std::vector<at::Tensor> result = copies_of(value);
   std::vector<int64_t> most;
   for (const at::Tensor& leaf : result) {

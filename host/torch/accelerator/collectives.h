@@ -1,7 +1,7 @@
-// Collectives over the leaves of nested structures: ranks agree first (accelerator/agreement.h),
-// then leaves are sent, small ones together. Results are new contiguous tensors without gradients.
-// Every Error is thrown on all ranks and leaves the communicator usable. Used by the training
-// thread; collective.
+// Collectives over the leaves of nested structures: ranks agree first
+// (accelerator/consistency_check.h), then leaves are sent, small ones together. Results are new
+// contiguous tensors without gradients. Every Error is thrown on all ranks and leaves the
+// communicator usable. Used by the training thread; collective.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -16,7 +16,7 @@
 
 namespace coupler {
 
-enum class Reduction;  // accelerator.h
+enum class ReduceOp;  // accelerator.h
 
 // Leaves up to this many bytes share a message: copying larger ones costs more than a message.
 constexpr int64_t kPackUpTo = int64_t{64} << 10;
@@ -28,7 +28,7 @@ std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::Nested
                                         const std::optional<detail::BatchSamples>& samples);
 
 std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedView& value,
-                                      Reduction reduction, double scale);
+                                      ReduceOp reduction, double scale);
 
 std::vector<at::Tensor> broadcast_leaves(Communicator& comm, const detail::NestedView& value,
                                          int from);

@@ -50,7 +50,7 @@ class CountingAllocator final : public at::Allocator {
 
 }  // namespace
 
-void hold_memory_limit(uint64_t limit, int rank) {
+void enforce_memory_limit(uint64_t limit, int rank) {
   static auto* const kAllocator = new CountingAllocator;  // tensors may outlive everything
   MemoryBudget::of_process().start(limit, resident_bytes(), rank);
   constexpr uint8_t kPriority = 100;
@@ -83,11 +83,11 @@ std::string parts_of(const MemoryEstimate& estimate) {
     if (bytes == 0) return;
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, format_byte_size(bytes));
   };
-  add("parameters", estimate.of(Part::kParameters));
-  add("master weights", estimate.of(Part::kMaster));
-  add("gradients", estimate.of(Part::kGradients));
-  add("optimizer state", estimate.of(Part::kOptimizer));
-  add("buffers", estimate.of(Part::kBuffers));
+  add("parameters", estimate.of(MemoryCategory::kParameters));
+  add("master weights", estimate.of(MemoryCategory::kMaster));
+  add("gradients", estimate.of(MemoryCategory::kGradients));
+  add("optimizer state", estimate.of(MemoryCategory::kOptimizer));
+  add("buffers", estimate.of(MemoryCategory::kBuffers));
   if (estimate.largest_unit > 0) {
     add(fmt::format("largest unit '{}'", estimate.largest_unit_name).c_str(),
         estimate.largest_unit);

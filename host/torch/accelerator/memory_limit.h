@@ -13,7 +13,7 @@
 namespace coupler {
 
 // From now on, an allocation of host memory that would exceed the limit throws Error(kOutOfMemory).
-void hold_memory_limit(uint64_t limit, int rank);
+void enforce_memory_limit(uint64_t limit, int rank);
 
 // Measures the process's uncounted memory again: a model made before the limit was installed is
 // counted once prepare has moved it.

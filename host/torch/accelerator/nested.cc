@@ -198,14 +198,14 @@ int64_t find_batch_size(const NestedView& view) {
   fail_argument("find_batch_size: the value contains no tensor", "", "give a batch with a tensor");
 }
 
-Part part_of(int64_t count, int rank, int world, bool apply_padding) {
+SplitRange split_range(int64_t count, int rank, int world, bool apply_padding) {
   if (rank < 0 || rank >= world) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("split_between: rank {} is outside the world of {}", rank, world),
                 {.rank = -1, .subject = "rank", .hint = "name a rank from 0 to world - 1"});
   }
   const int64_t each = count / world, more = count % world;
-  Part part;
+  SplitRange part;
   part.start = rank * each + std::min<int64_t>(rank, more);
   part.end = part.start + each + (rank < more ? 1 : 0);
   if (apply_padding && more > 0 && rank >= more) part.repeats = 1;
@@ -228,7 +228,7 @@ int64_t rows_to_split(const at::Tensor& tensor) {
               {.rank = -1, .subject = {}, .hint = "give a tensor of one dimension or more"});
 }
 
-at::Tensor take(const at::Tensor& tensor, const Part& part) {
+at::Tensor take(const at::Tensor& tensor, const SplitRange& part) {
   const at::Tensor own = tensor.slice(0, part.start, part.end);
   if (part.repeats == 0) return own;
   return at::cat({own, tensor.slice(0, tensor.size(0) - 1)});

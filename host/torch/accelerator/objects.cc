@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "accelerator/accelerator.h"
-#include "accelerator/agreement.h"
+#include "accelerator/consistency_check.h"
 
 namespace coupler::detail {
 namespace {
@@ -19,7 +19,7 @@ std::optional<Error> problem_of(const std::string& operation, const EncodedObjec
 // The size that a rank announced, checked before memory is allocated for it.
 size_t checked_size(const char* operation, int rank, int64_t size) {
   if (size < 0 || size > kMaxObjectBytes) {
-    ObjectTransport::refuse(operation, rank, fmt::format("its size is {} bytes", size));
+    ObjectCollectives::refuse(operation, rank, fmt::format("its size is {} bytes", size));
   }
   return static_cast<size_t>(size);
 }
@@ -34,23 +34,23 @@ db_op bytes_op(db_kind kind, uint64_t count) {
 
 }  // namespace
 
-void ObjectTransport::refuse(const char* operation, int rank, const std::string& problem) {
+void ObjectCollectives::refuse(const char* operation, int rank, const std::string& problem) {
   throw Error(
       ErrorCode::kMismatch,
       fmt::format("{}: the data from rank {} is not a valid object: {}", operation, rank, problem),
       {.rank = rank, .subject = operation, .hint = "run the same program on every rank"});
 }
 
-std::optional<BatchSamples> ObjectTransport::batch_samples(const Accelerator& accelerator) {
+std::optional<BatchSamples> ObjectCollectives::batch_samples(const Accelerator& accelerator) {
   return accelerator.impl_->batch_samples();
 }
 
-std::vector<ObjectBytes> ObjectTransport::gather(Accelerator& accelerator, const char* operation,
-                                                 const EncodedObject& object) {
+std::vector<ObjectBytes> ObjectCollectives::gather(Accelerator& accelerator, const char* operation,
+                                                   const EncodedObject& object) {
   Communicator& comm = *accelerator.impl_->comm;
-  const auto sizes = agree(comm, {.operation = operation,
-                                  .number = static_cast<int64_t>(object.bytes.size()),
-                                  .problem = problem_of(operation, object)});
+  const auto sizes = check_consistency(comm, {.operation = operation,
+                                              .number = static_cast<int64_t>(object.bytes.size()),
+                                              .problem = problem_of(operation, object)});
   size_t most = 0;
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     most = std::max(most, checked_size(operation, static_cast<int>(rank), sizes[rank]));
@@ -69,8 +69,8 @@ std::vector<ObjectBytes> ObjectTransport::gather(Accelerator& accelerator, const
   return result;
 }
 
-ObjectBytes ObjectTransport::broadcast(Accelerator& accelerator, const EncodedObject& object,
-                                       int from) {
+ObjectBytes ObjectCollectives::broadcast(Accelerator& accelerator, const EncodedObject& object,
+                                         int from) {
   Communicator& comm = *accelerator.impl_->comm;
   const std::string operation = fmt::format("broadcast_object(from {})", from);
   auto problem = problem_of(operation, object);
@@ -80,9 +80,9 @@ ObjectBytes ObjectTransport::broadcast(Accelerator& accelerator, const EncodedOb
         fmt::format("{}: there is no such rank in a world of {}", operation, comm.size()),
         ErrorDetail{-1, operation, "name a rank from 0 to world - 1"});
   }
-  const auto sizes = agree(comm, {.operation = operation,
-                                  .number = static_cast<int64_t>(object.bytes.size()),
-                                  .problem = std::move(problem)});
+  const auto sizes = check_consistency(comm, {.operation = operation,
+                                              .number = static_cast<int64_t>(object.bytes.size()),
+                                              .problem = std::move(problem)});
   ObjectBytes bytes = object.bytes;
   bytes.resize(checked_size("broadcast_object", from, sizes[static_cast<size_t>(from)]));
   db_op op = bytes_op(DB_BROADCAST, bytes.size());

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "accelerator/accelerator.h"
-#include "accelerator/agreement.h"
+#include "accelerator/consistency_check.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "dry_run/dry_run.h"
@@ -122,7 +122,7 @@ void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batch
   const uint64_t hash =
       runner.is_first() && !signature.problem ? signature_of(work, model) : uint64_t{0};
   signature.number = static_cast<int64_t>(static_cast<uint64_t>(rows) << 32 | hash);
-  const std::vector<int64_t> numbers = agree(runner.stages(), signature);
+  const std::vector<int64_t> numbers = check_consistency(runner.stages(), signature);
   rows = numbers.front() >> 32;
   const int64_t targets = numbers.back() >> 32;
   if (work.training && targets != rows) throw_rows_differ(rows, targets);
@@ -284,26 +284,27 @@ StageBegins cut(Communicator& comm, const LayerList& layers, const Model& model,
                           problem.what_without_backtrace()),
               {.subject = "example_inputs", .hint = "give the inputs of one micro-batch"});
   }
-  agree(comm, signature);
+  check_consistency(comm, signature);
   return agreed_begins(comm, std::move(own), stages);
 }
 
-StagePlan plan_of(const LayerList& layers, const Model& model, const StageBegins& begins) {
-  StagePlan plan{std::vector<std::vector<int>>(model.parameters.size()),
-                 std::vector<int>(model.buffers.size(), 0)};
+StagePlacement placement_of(const LayerList& layers, const Model& model,
+                            const StageBegins& begins) {
+  StagePlacement placement{std::vector<std::vector<int>>(model.parameters.size()),
+                           std::vector<int>(model.buffers.size(), 0)};
   for (size_t i = 0, stage = 0; i < layers.entries.size(); ++i) {
     if (stage + 1 < begins.size() && i == begins[stage + 1]) ++stage;
     for (const size_t parameter : layers.entries[i].parameters) {
-      std::vector<int>& stages = plan.parameters[parameter];
+      std::vector<int>& stages = placement.parameters[parameter];
       if (stages.empty() || stages.back() != static_cast<int>(stage)) {
         stages.push_back(static_cast<int>(stage));
       }
     }
     for (const size_t buffer : layers.entries[i].buffers) {
-      plan.buffers[buffer] = static_cast<int>(stage);
+      placement.buffers[buffer] = static_cast<int>(stage);
     }
   }
-  return plan;
+  return placement;
 }
 
 }  // namespace
@@ -341,7 +342,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   const std::shared_ptr<Communicator> comm =
       impl.process.world == 1 ? impl.comm : impl.comm->split(0, impl.process.rank, "pipeline");
   const StageBegins begins = cut(*comm, list, model, module, options);
-  StagePlan plan = plan_of(list, model, begins);
+  StagePlacement placement = placement_of(list, model, begins);
   const auto stage = static_cast<size_t>(comm->rank());
   const size_t end = stage + 1 < begins.size() ? begins[stage + 1] : list.entries.size();
   std::vector<PipelineLayer> layers;
@@ -353,7 +354,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   for (size_t i = 1; i < begins.size(); ++i) {
     split_points.push_back(list.entries[begins[i]].layer.name);
   }
-  auto kept = std::make_shared<PipelineStage>(std::move(model), std::move(plan), comm);
+  auto kept = std::make_shared<PipelineStage>(std::move(model), std::move(placement), comm);
   impl.models.push_back(kept);
   if (impl.scaler != nullptr) impl.scaler->add(kept);
   size_t bytes = 0;

@@ -49,7 +49,7 @@ void Preemption::watch() {
       if (stop_.load()) return;
     }
     const std::lock_guard lock(mutex_);
-    heard_ = true;
+    requested_ = true;
     store_->set(fmt::format("ended/{}", rank_), std::to_string(ended_));
   } catch (const Error& error) {
     // Without the store the job cannot be saved; the next use of the store reports why.
@@ -60,13 +60,13 @@ void Preemption::watch() {
 bool Preemption::due() {
   const bool told = signalled.load(std::memory_order_relaxed);
   if (world_ == 1) return told;
-  if (told && !told_) {
-    told_ = true;
+  if (told && !published_) {
+    published_ = true;
     store_->set(kWord, std::to_string(rank_));
   }
   std::unique_lock lock(mutex_);
   ++ended_;
-  if (!heard_) return false;
+  if (!requested_) return false;
   if (!last_) {
     // The thread has published this rank's number, which does not count this step.
     lock.unlock();

@@ -40,10 +40,10 @@ class Preemption {
   const int rank_, world_;
   const std::chrono::nanoseconds timeout_;
   struct sigaction previous_ {};
-  bool told_ = false;  // this rank has published the signal
-  std::mutex mutex_;   // guards ended_, heard_ and last_
-  int64_t ended_ = 0;  // steps
-  bool heard_ = false;
+  bool published_ = false;  // this rank has published the signal
+  std::mutex mutex_;        // guards ended_, requested_ and last_
+  int64_t ended_ = 0;       // steps
+  bool requested_ = false;
   std::optional<int64_t> last_;  // the step at which all ranks end
   std::atomic<bool> stop_{false};
   std::thread thread_;

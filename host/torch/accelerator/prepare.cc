@@ -73,7 +73,7 @@ void Accelerator::Impl::add(Model model) {
   }
   ActivationOffload& offload = ActivationOffload::of_process();
   offload.leave_in_place(models.back()->model());
-  if (offload.is_default() && device.is_cpu()) offload.say_nothing_moves();
+  if (offload.is_default() && device.is_cpu()) offload.log_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     coupler::log(LogLevel::kInfo, "train",

@@ -152,7 +152,7 @@ bool BatchSizeSearch::is_out_of_memory(const std::exception_ptr& error) {
 
 bool BatchSizeSearch::succeeded(bool here) {
   const at::Tensor flag = at::scalar_tensor(here ? 1 : 0, at::kInt);
-  if (accelerator_.reduce(flag, Reduction::kMin).item<int>() == 1) return true;
+  if (accelerator_.reduce(flag, ReduceOp::kMin).item<int>() == 1) return true;
   accelerator_.free_memory();
   const int64_t failed = batch_size_;
   do {
@@ -257,8 +257,8 @@ std::shared_ptr<detail::LoaderPeers> Accelerator::loader_peers() const {
   return std::make_shared<CommunicatorPeers>(impl_->comm);
 }
 
-SyncScope Accelerator::begin_join(std::shared_ptr<detail::LoaderView> only,
-                                  std::optional<bool> even_batches) {
+ScopeGuard Accelerator::begin_join(std::shared_ptr<detail::LoaderView> only,
+                                   std::optional<bool> even_batches) {
   Loaders joined;
   try {
     for (const auto& weak : impl_->loaders) {
@@ -274,7 +274,7 @@ SyncScope Accelerator::begin_join(std::shared_ptr<detail::LoaderView> only,
   if (only != nullptr && joined.empty())
     throw Error(ErrorCode::kUsage, "join_uneven_inputs: the data loader was not prepared",
                 {.subject = "data loader", .hint = "pass it to accelerator.prepare first"});
-  return SyncScope([joined = std::move(joined)] { leave(joined); });
+  return ScopeGuard([joined = std::move(joined)] { leave(joined); });
 }
 
 }  // namespace coupler

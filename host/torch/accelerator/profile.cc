@@ -341,7 +341,7 @@ ProfileConfig config_of(const ProfileOptions& options) {
 
 }  // namespace
 
-SyncScope Accelerator::profile(const ProfileOptions& options, CallSite) {
+ScopeGuard Accelerator::profile(const ProfileOptions& options, CallSite) {
   Impl& impl = *impl_;
   const ProfileConfig config = config_of(options);
   const std::string& configured = impl.config.profile.dir;
@@ -352,15 +352,15 @@ SyncScope Accelerator::profile(const ProfileOptions& options, CallSite) {
                                "and the configured schedule applies",
                                config.dir, configured));
     }
-    return SyncScope(nullptr);
+    return ScopeGuard(nullptr);
   }
-  if (impl.dry_run != nullptr) return SyncScope(nullptr);
+  if (impl.dry_run != nullptr) return ScopeGuard(nullptr);
   if (impl.profile != nullptr) {
     throw Error(ErrorCode::kUsage, "profile: another profile is active",
                 {.subject = "profile", .hint = "end its scope before the next begins"});
   }
   impl.profile = Profile::make(config, impl.process, impl.device.is_cuda(), *impl.comm);
-  return SyncScope([&impl] { impl.profile.reset(); });
+  return ScopeGuard([&impl] { impl.profile.reset(); });
 }
 
 }  // namespace coupler

@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "accelerator/accelerator.h"
-#include "accelerator/agreement.h"
+#include "accelerator/consistency_check.h"
 #include "base/durable_file.h"
 #include "base/units.h"
 #include "formats/safetensors_writer.h"
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The suffix of a file until it is complete on disk.
-constexpr const char* kBeside = ".new";
+constexpr const char* kTemporarySuffix = ".new";
 
 safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor) {
   return {name, safetensors::dtype_of(tensor.scalar_type(), name), tensor.sizes().vec()};
@@ -116,7 +116,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
   }
   writer.attempt([&] { target->finish(); });
   target.reset();
-  agree(*impl_->comm, {.operation = "save_model", .problem = writer.problem()});
+  check_consistency(*impl_->comm, {.operation = "save_model", .problem = writer.problem()});
 }
 
 void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
@@ -124,15 +124,15 @@ void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const s
   if (on_each_node ? local_rank() != 0 : rank() != 0) return;
   std::vector<safetensors::TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) entries.push_back(entry_of(name, tensor));
-  const std::string beside = path + kBeside;
-  fs::remove(beside);  // left by a killed process
-  safetensors::Writer writer(beside, std::move(entries), {{"format", "pt"}});
+  const std::string temporary = path + kTemporarySuffix;
+  fs::remove(temporary);  // left by a killed process
+  safetensors::Writer writer(temporary, std::move(entries), {{"format", "pt"}});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
     const at::Tensor dense = tensors.at(info.name).detach().to(at::kCPU).contiguous();
     writer.write(info.name, dense.const_data_ptr(), dense.nbytes());
   }
   writer.finish();
-  rename_durably(beside, path);
+  rename_durably(temporary, path);
 }
 
 void Accelerator::save(const torch::nn::Module& module, const std::string& path,

@@ -27,20 +27,20 @@ void require_gradients(Strategy& model, const char* asked) {
 
 }  // namespace
 
-SyncScope Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& models) {
+ScopeGuard Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& models) {
   Impl& impl = *impl_;
   std::vector<Strategy*> scope;
   for (const detail::ModelRef& model : models) scope.push_back(&impl.strategy_of(model));
   const auto loader = impl.current_loader();
   impl.accumulation.begin(std::move(scope), loader != nullptr && loader->at_last_batch());
-  return SyncScope([&impl] { impl.accumulation.end(); });
+  return ScopeGuard([&impl] { impl.accumulation.end(); });
 }
 
-SyncScope Accelerator::begin_no_sync(const std::vector<detail::ModelRef>& models) {
+ScopeGuard Accelerator::begin_no_sync(const std::vector<detail::ModelRef>& models) {
   std::vector<Strategy*> found;
   for (const detail::ModelRef& model : models) found.push_back(&impl_->strategy_of(model));
   for (Strategy* model : found) model->gradient_sync().set_sync(false);
-  return SyncScope([found] {
+  return ScopeGuard([found] {
     for (Strategy* model : found) model->gradient_sync().set_sync(true);
   });
 }

@@ -100,9 +100,9 @@ void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
 
 // Holds only one rank's trace in memory at a time.
 void merge_traces(const std::vector<std::string>& paths, const std::string& merged) {
-  const std::string beside = merged + ".new";
-  fs::remove(beside);  // left by a killed process
-  DurableFile out(beside);
+  const std::string temporary = merged + ".new";
+  fs::remove(temporary);  // left by a killed process
+  DurableFile out(temporary);
   const auto write = [&out](const std::string& text) { out.write(text.data(), text.size()); };
   int64_t base = 0;
   std::string before;  // what separates the next event
@@ -130,7 +130,7 @@ void merge_traces(const std::vector<std::string>& paths, const std::string& merg
   }
   write("\n]}\n");
   out.finish();
-  rename_durably(beside, merged);
+  rename_durably(temporary, merged);
 }
 
 }  // namespace coupler

@@ -106,7 +106,7 @@ variable_list offload(SavedPart& part, variable_list inputs) {
   const bool all_on_cpu = std::all_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
     return input.defined() && input.is_cpu();
   });
-  if (all_on_cpu && !inputs.empty()) rules.say_nothing_moves();
+  if (all_on_cpu && !inputs.empty()) rules.log_nothing_moves();
   return inputs;
 }
 

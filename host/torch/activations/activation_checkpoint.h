@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 

@@ -20,7 +20,7 @@
 
 #include "base/log.h"
 #include "device/device_memory.h"
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "residency/intercept.h"
 
 namespace coupler {
@@ -53,7 +53,7 @@ void ActivationOffload::forget_all() {
 bool ActivationOffload::moves(const at::Tensor& tensor) const {
   if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta()) return false;
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.numel() == 0) return false;
-  if (home_of(tensor) != nullptr || is_parameter(tensor)) return false;
+  if (managed_storage_of(tensor) != nullptr || is_parameter(tensor)) return false;
   if (tensor.is_view() && is_parameter(tensor._base())) return false;
   const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   if (storage->data() == nullptr) return false;
@@ -63,8 +63,8 @@ bool ActivationOffload::moves(const at::Tensor& tensor) const {
   });
 }
 
-void ActivationOffload::say_nothing_moves() {
-  if (said_.exchange(true)) return;
+void ActivationOffload::log_nothing_moves() {
+  if (logged_.exchange(true)) return;
   log(LogLevel::kInfo, "train",
       "activations are already in host memory: there is nothing to offload");
 }
@@ -83,7 +83,7 @@ class SideStream {
   SideStream& operator=(const SideStream&) = delete;
 
   // Whether copies may still be in flight when they return.
-  bool beside() const { return stream_.has_value(); }
+  bool is_async() const { return stream_.has_value(); }
   // Makes later work wait for all work queued so far on the thread's own stream.
   void follow() const;
   // Keeps the memory from being reused before the work queued here is done.
@@ -189,36 +189,36 @@ struct Unwatched {
   const c10::impl::ExcludeDispatchKeyGuard below{c10::DispatchKey::TESTING_ONLY_GenericWrapper};
 };
 
-at::Tensor bytes_of(const at::Tensor& tensor, ByteRange range) {
-  const Place place{.storage = 0,
-                    .bytes = 0,
-                    .dtype = at::kByte,
-                    .offset = range.begin,
-                    .sizes = {range.end - range.begin},
-                    .strides = {1}};
-  return tensor_on(tensor.storage(), place,
+at::Tensor bytes_of(const at::Tensor& tensor, StorageRange range) {
+  const TensorGeometry geometry{.storage = 0,
+                                .bytes = 0,
+                                .dtype = at::kByte,
+                                .offset = range.begin,
+                                .sizes = {range.end - range.begin},
+                                .strides = {1}};
+  return tensor_on(tensor.storage(), geometry,
                    c10::computeDispatchKey(at::kByte, at::kStrided, tensor.device()));
 }
 
 }  // namespace
 
-ByteRange range_of(const at::Tensor& tensor) {
+StorageRange range_of(const at::Tensor& tensor) {
   const auto element = static_cast<int64_t>(tensor.element_size());
   const auto all = static_cast<int64_t>(tensor.storage().nbytes());
   int64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
-  const ByteRange own{tensor.storage_offset() * element,
-                      (tensor.storage_offset() + last + 1) * element};
-  return 2 * (own.end - own.begin) >= all ? ByteRange{0, all} : own;
+  const StorageRange own{tensor.storage_offset() * element,
+                         (tensor.storage_offset() + last + 1) * element};
+  return 2 * (own.end - own.begin) >= all ? StorageRange{0, all} : own;
 }
 
-bool HostCopy::is_of(const at::Tensor& tensor, ByteRange range) const {
+bool HostCopy::is_of(const at::Tensor& tensor, StorageRange range) const {
   return range_.begin <= range.begin && range.end <= range_.end && !storage_.expired() &&
          !version_.changed() && version_.same_version(VersionMark(tensor));
 }
 
 std::shared_ptr<HostCopy> HostCopy::of(const at::Tensor& tensor) {
-  const ByteRange range = range_of(tensor);
+  const StorageRange range = range_of(tensor);
   const StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   std::vector<std::shared_ptr<HostCopy>> others;  // ~HostCopy takes the lock: destroyed after it
   const std::lock_guard lock(copies().mutex);
@@ -234,7 +234,7 @@ std::shared_ptr<HostCopy> HostCopy::of(const at::Tensor& tensor) {
   return copy;
 }
 
-HostCopy::HostCopy(const at::Tensor& tensor, ByteRange range)
+HostCopy::HostCopy(const at::Tensor& tensor, StorageRange range)
     : range_(range),
       storage_(weakly(tensor.storage())),
       version_(tensor),
@@ -244,7 +244,7 @@ HostCopy::HostCopy(const at::Tensor& tensor, ByteRange range)
   const SideStream side(device_);
   side.follow();
   bytes_ = host_bytes(range.end - range.begin, device_);
-  bytes_.copy_(bytes_of(tensor, range), side.beside());
+  bytes_.copy_(bytes_of(tensor, range), side.is_async());
   side.hold(tensor.storage());
 }
 
@@ -259,7 +259,7 @@ c10::Storage HostCopy::bring_back() {
   const Unwatched unwatched;
   const SideStream side(device_);
   const at::Tensor bytes = at::empty(bytes_.sizes(), at::TensorOptions(at::kByte).device(device_));
-  bytes.copy_(bytes_, side.beside());
+  bytes.copy_(bytes_, side.is_async());
   arrived_ = side.mark();
   back_ = weakly(bytes.storage());
   return bytes.storage();
@@ -283,12 +283,12 @@ std::shared_ptr<OffloadedTensors> OffloadedTensors::make() {
 
 size_t OffloadedTensors::add(const at::Tensor& tensor) {
   auto copy = HostCopy::of(tensor);
-  Place place = geometry_of(tensor);
-  place.offset -= copy->range().begin / static_cast<int64_t>(tensor.element_size());
+  TensorGeometry geometry = geometry_of(tensor);
+  geometry.offset -= copy->range().begin / static_cast<int64_t>(tensor.element_size());
   const c10::DispatchKey key =
       c10::computeDispatchKey(tensor.scalar_type(), at::kStrided, tensor.device());
   const std::lock_guard lock(mutex_);
-  tensors_.push_back({std::move(place), key, has_intercept(tensor), std::move(copy)});
+  tensors_.push_back({std::move(geometry), key, has_intercept(tensor), std::move(copy)});
   return tensors_.size() - 1;
 }
 
@@ -310,7 +310,7 @@ std::vector<at::Tensor> OffloadedTensors::bring_back() {
     const std::vector<c10::Storage> memory = std::exchange(fetched_, {});
     for (size_t i = 0; i < tensors_.size(); ++i) {
       tensors_[i].copy->await(memory[i]);
-      result.push_back(tensor_on(memory[i], tensors_[i].place, tensors_[i].key));
+      result.push_back(tensor_on(memory[i], tensors_[i].geometry, tensors_[i].key));
       if (tensors_[i].intercepted) put_intercept(result.back());
     }
   }

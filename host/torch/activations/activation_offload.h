@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "strategy/model.h"
 
 namespace coupler {
@@ -31,10 +31,10 @@ class ActivationOffload {
   bool moves(const at::Tensor& tensor) const;
 
   // Logs, once per process, that there is nothing to move.
-  void say_nothing_moves();
+  void log_nothing_moves();
 
  private:
-  std::atomic<bool> on_ = false, said_ = false;
+  std::atomic<bool> on_ = false, logged_ = false;
   mutable std::mutex mutex_;
   std::vector<at::Tensor> in_place_;
 };
@@ -62,13 +62,13 @@ class VersionMark {
 // It keeps no device memory alive; that is freed when its users release it. [any-thread]
 
 // A range of a storage, in bytes.
-struct ByteRange {
+struct StorageRange {
   int64_t begin = 0, end = 0;
 };
 
 // The part of its storage that a tensor needs, from its first element to its last. If that is at
 // least half of the storage, all of it, so that interleaved views share one copy.
-ByteRange range_of(const at::Tensor& tensor);
+StorageRange range_of(const at::Tensor& tensor);
 
 class HostCopy {
  public:
@@ -76,12 +76,12 @@ class HostCopy {
   // same version; otherwise the new copy is in flight when this returns.
   static std::shared_ptr<HostCopy> of(const at::Tensor& tensor);
 
-  HostCopy(const at::Tensor& tensor, ByteRange range);
+  HostCopy(const at::Tensor& tensor, StorageRange range);
   ~HostCopy();
   HostCopy(const HostCopy&) = delete;
   HostCopy& operator=(const HostCopy&) = delete;
 
-  const ByteRange& range() const { return range_; }
+  const StorageRange& range() const { return range_; }
 
   // Returns the bytes on the device, maybe still in flight. While one caller holds them, later
   // callers share them.
@@ -90,9 +90,9 @@ class HostCopy {
   void await(const c10::Storage& bytes) const;
 
  private:
-  bool is_of(const at::Tensor& tensor, ByteRange range) const;
+  bool is_of(const at::Tensor& tensor, StorageRange range) const;
 
-  const ByteRange range_;
+  const StorageRange range_;
   const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;  // prevents reuse of its address
   const VersionMark version_;
   const c10::Device device_;
@@ -122,7 +122,7 @@ class OffloadedTensors {
 
  private:
   struct Tensor {
-    Place place;
+    TensorGeometry geometry;
     c10::DispatchKey key;
     bool intercepted = false;  // belongs to a model spread over several devices
     std::shared_ptr<HostCopy> copy;

@@ -12,7 +12,7 @@
 #include <regex>
 #include <utility>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "precision/autocast.h"
 #include "residency/autograd_node.h"
 

@@ -11,7 +11,7 @@
 
 #include "activations/activation_offload.h"
 #include "activations/forward_recorder.h"
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "precision/autocast.h"
 
 namespace coupler {
@@ -81,7 +81,7 @@ void ForwardSegment::begin_call(const c10::OperatorHandle& op, const Stack& argu
     const c10::AliasInfo* const alias = argument.alias_info();
     if (alias != nullptr && alias->isWrite()) {
       if (is_outside(tensor)) call.once = true;
-      if (would_be_leaf(input)) replayable_ = false;
+      if (would_be_leaf(input)) recomputable_ = false;
     }
     input.copied = argument.name() == "running_mean" || argument.name() == "running_var";
     call.inputs.push_back(std::move(input));
@@ -102,7 +102,7 @@ void ForwardSegment::end_call(const Stack& results) {
 
 void ForwardSegment::abandon_call() {
   in_call_ = false;
-  replayable_ = false;
+  recomputable_ = false;
 }
 
 size_t ForwardSegment::save(const at::Tensor& tensor) {
@@ -129,9 +129,9 @@ bool ForwardSegment::inputs_are_as_they_were() const {
 
 void ForwardSegment::close() {
   size_t needed = 0;  // calls
-  replayable_ = replayable_ && inputs_are_as_they_were();
+  recomputable_ = recomputable_ && inputs_are_as_they_were();
   for (Saved& saved : saved_) {
-    if (!replayable_ || is_outside(saved.kept.tensor)) continue;
+    if (!recomputable_ || is_outside(saved.kept.tensor)) continue;
     if (calls_[saved.place()].once) continue;
     // A changed tensor is kept so that backward reports the change.
     if (saved.kept.version.changed()) continue;
@@ -168,7 +168,7 @@ at::Tensor ForwardSegment::unpack(size_t number) {
   if (saved.kept.there()) {
     result = value_of(saved.kept);
   } else {
-    if (!saved.again.defined()) run_again();
+    if (!saved.again.defined()) recompute();
     result = std::exchange(saved.again, {});
   }
   // If the graph is retained, another backward brings them back again.
@@ -201,7 +201,7 @@ void ForwardSegment::refuse_difference(const std::string& difference) const {
               {.subject = unit_, .hint = "leave the unit out of memory.activation_checkpointing"});
 }
 
-void ForwardSegment::take_again(Saved& saved, const at::Tensor& tensor) const {
+void ForwardSegment::take_recomputed(Saved& saved, const at::Tensor& tensor) const {
   if (tensor.sizes() != saved.sizes) {
     refuse_difference(fmt::format("a tensor of shape [{}] instead of [{}]",
                                   fmt::join(tensor.sizes(), ", "), fmt::join(saved.sizes, ", ")));
@@ -209,7 +209,7 @@ void ForwardSegment::take_again(Saved& saved, const at::Tensor& tensor) const {
   saved.again = alias_of(tensor);
 }
 
-void ForwardSegment::run_again() {
+void ForwardSegment::recompute() {
   const RandomGuard after;
   random_.restore();
   const AutocastScope autocast(autocast_);
@@ -228,14 +228,14 @@ void ForwardSegment::run_again() {
     }
     for (Saved& saved : saved_) {
       if (!saved.kept.there() && !saved.made && saved.call == i) {
-        take_again(saved, saves[saved.nth]);
+        take_recomputed(saved, saves[saved.nth]);
       }
     }
     results[i] = std::move(stack);
   }
   for (Saved& saved : saved_) {
     if (saved.kept.there() || !saved.made) continue;
-    take_again(saved, get(results[saved.made->call], saved.made->position));
+    take_recomputed(saved, get(results[saved.made->call], saved.made->position));
   }
 }
 

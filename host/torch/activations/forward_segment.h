@@ -18,7 +18,7 @@
 
 #include "activations/activation_checkpoint.h"
 #include "activations/activation_offload.h"
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 
@@ -97,8 +97,8 @@ class ForwardSegment {
   void offload(Kept& kept);
   at::Tensor value_of(const Kept& kept) const;
   at::Tensor value_of(const Input& input, const std::vector<Stack>& results) const;
-  void run_again();
-  void take_again(Saved& saved, const at::Tensor& tensor) const;
+  void recompute();
+  void take_recomputed(Saved& saved, const at::Tensor& tensor) const;
   [[noreturn]] void refuse_difference(const std::string& difference) const;
 
   const std::string unit_;
@@ -110,7 +110,7 @@ class ForwardSegment {
   std::vector<at::Tensor> back_;                 // while backward is in this segment
   std::atomic<size_t> unpacked_ = 0;             // number of unpack() calls
   bool in_call_ = false;
-  bool replayable_ = true;
+  bool recomputable_ = true;
   // Used while recording.
   std::unordered_map<const c10::TensorImpl*, Known> known_;
   std::unordered_set<const c10::StorageImpl*> outside_;  // storages of inputs

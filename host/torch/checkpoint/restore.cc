@@ -16,7 +16,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/snapshot.h"
 #include "device/device_memory.h"
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "optim/torch_state.h"
 #include "residency/unit.h"
 #include "tensors/safetensors.h"
@@ -168,7 +168,7 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
   });
 }
 
-void restore_object(detail::Registered& object, size_t index, const Manifest& manifest,
+void restore_object(detail::Stateful& object, size_t index, const Manifest& manifest,
                     const std::string& folder) {
   const std::string name = object_base(index) + kExtension;
   PieceReader reader(folder, manifest, {name});
@@ -237,7 +237,7 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   const auto devices = device_generator(job.device);
   if (devices && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *devices);
   for (int rank = manifest.world; rank <= job.rank; ++rank) {
-    write_generator(state_apart(read_generator()));
+    write_generator(derived_state(read_generator()));
   }
   restore_carried(job, manifest, reader);
   if (!job.own_buffers || job.world != manifest.world) return;

@@ -53,7 +53,7 @@ at::Tensor new_room(const at::Tensor& tensor) {
 // Returns a contiguous copy in host memory. It reuses `room`, which may be undefined, if that has
 // the same size and dtype: allocating memory takes longer than copying, and many times longer once
 // the system has used the memory elsewhere. New memory uses huge pages if the system has them.
-at::Tensor copy_apart(const at::Tensor& tensor, const at::Tensor& room) {
+at::Tensor clone_into(const at::Tensor& tensor, const at::Tensor& room) {
   const at::Tensor from = tensor.detach();
   const at::Tensor copy = fits(room, from) ? room : new_room(from);
   copy.copy_(from);
@@ -62,7 +62,7 @@ at::Tensor copy_apart(const at::Tensor& tensor, const at::Tensor& room) {
 
 }  // namespace
 
-std::vector<StatePiece> own_share(const std::vector<StatePiece>& pieces) {
+std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces) {
   // The largest first, each to the rank with the least so far.
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -128,7 +128,7 @@ std::vector<StatePiece> model_pieces(ModelState& state, int rank) {
                       .copies = part.copies,
                       .copy = part.copy});
   }
-  std::vector<StatePiece> own = own_share(pieces);
+  std::vector<StatePiece> own = deduplicated(pieces);
   if (rank == 0) add_buffers(model, "", own);
   return own;
 }
@@ -215,11 +215,11 @@ StateFile optimizer_file(const TrainingState& job, OptimizerState& optimizer, st
     list.push_back({{"steps", what.first}, {"state", what.second}, {"parameters", parameters}});
   }
   file.metadata[kOptimizerKey] = list.dump();
-  file.pieces = own_share(pieces);
+  file.pieces = deduplicated(pieces);
   return file;
 }
 
-StateFile object_file(const detail::Registered& object, std::string name) {
+StateFile object_file(const detail::Stateful& object, std::string name) {
   StateDict state;
   object.save(state);
   StateFile file{.name = std::move(name)};
@@ -341,7 +341,7 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old)
   for (size_t f = 0; f < result.files.size(); ++f) {
     for (size_t p = 0; p < result.files[f].pieces.size(); ++p) {
       at::Tensor& values = result.files[f].pieces[p].values;
-      values = copy ? copy_apart(values, values_of(old, f, p)) : values.detach().contiguous();
+      values = copy ? clone_into(values, values_of(old, f, p)) : values.detach().contiguous();
     }
   }
   return result;

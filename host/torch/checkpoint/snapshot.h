@@ -52,7 +52,7 @@ std::string entry_name(const StatePiece& piece);
 // The pieces that this rank saves: those that only it holds, and its share of those that other
 // ranks hold, too. Ranks that hold the same pieces compute the same division without communication,
 // in whole pieces and about equal bytes.
-std::vector<StatePiece> own_share(const std::vector<StatePiece>& pieces);
+std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces);
 
 }  // namespace coupler::checkpoint
 
@@ -102,7 +102,7 @@ struct TrainingState {
   std::vector<std::shared_ptr<SchedulerCore>> schedulers;
   GradScaler* scaler = nullptr;
   std::vector<std::shared_ptr<detail::LoaderView>> loaders;
-  std::vector<detail::Registered*> objects;
+  std::vector<detail::Stateful*> objects;
   bool own_buffers = false;  // buffers differ by rank: training.broadcast_buffers is false
 
   // Optimizer steps the job has taken.

@@ -59,17 +59,17 @@ LoaderCore::State::State(BatchSource& batch_source, const DataLoaderOptions& giv
     : source(batch_source),
       options(checked_options(given, batch_source)),
       samples(checked_samples(batch_source)),
-      plan(plan_from(0)) {}
+      sampler(sampler_from(0)) {}
 
-BatchPlan LoaderCore::State::plan_from(size_t from) const {
-  const BatchPlan result({.samples = samples.value_or(0),
-                          .batch_size = options.batch_size,
-                          .rank = rank,
-                          .world = world,
-                          .split_batches = options.split_batches,
-                          .drop_last = options.drop_last,
-                          .even_batches = even_batches(),
-                          .start = samples ? from : 0});
+BatchSampler LoaderCore::State::sampler_from(size_t from) const {
+  const BatchSampler result({.samples = samples.value_or(0),
+                             .batch_size = options.batch_size,
+                             .rank = rank,
+                             .world = world,
+                             .split_batches = options.split_batches,
+                             .drop_last = options.drop_last,
+                             .even_batches = even_batches(),
+                             .start = samples ? from : 0});
   if (!samples) return result;
   if (*samples < static_cast<size_t>(world))
     fail_argument(
@@ -86,7 +86,7 @@ BatchPlan LoaderCore::State::plan_from(size_t from) const {
 }
 
 void LoaderCore::State::plan_next(size_t from) {
-  plan = plan_from(from);
+  sampler = sampler_from(from);
   start = from;
 }
 
@@ -99,9 +99,9 @@ void LoaderCore::bind(int rank, int world, at::Device device, std::shared_ptr<Lo
   State& s = *state_;
   const int old_rank = std::exchange(s.rank, rank), old_world = std::exchange(s.world, world);
   try {
-    const BatchPlan plan = s.plan_from(s.looping ? 0 : s.start);
+    const BatchSampler sampler = s.sampler_from(s.looping ? 0 : s.start);
     if (s.looping) s.finish();
-    s.plan = plan;
+    s.sampler = sampler;
   } catch (...) {
     s.rank = old_rank;
     s.world = old_world;
@@ -115,9 +115,9 @@ void LoaderCore::bind(int rank, int world, at::Device device, std::shared_ptr<Lo
 int64_t LoaderCore::size() const {
   const State& s = *state_;
   if (!(s.looping ? s.joined : s.joining && s.peers != nullptr))
-    return static_cast<int64_t>(s.plan.size());
+    return static_cast<int64_t>(s.sampler.size());
   // The count of rank 0, which has the most batches.
-  const size_t step = s.plan.step_samples(), rest = s.samples.value_or(0) - s.start;
+  const size_t step = s.sampler.step_samples(), rest = s.samples.value_or(0) - s.start;
   return static_cast<int64_t>(s.options.drop_last ? rest / step : (rest + step - 1) / step);
 }
 
@@ -149,7 +149,7 @@ LoaderCursor LoaderCore::state() const {
   cursor.samples = 0;
   if (!s.more) return cursor;  // at the epoch's end
   cursor.epoch = s.epoch;
-  cursor.samples = static_cast<int64_t>(s.start + s.position * s.plan.step_samples());
+  cursor.samples = static_cast<int64_t>(s.start + s.position * s.sampler.step_samples());
   return cursor;
 }
 
@@ -180,7 +180,7 @@ void LoaderCore::skip_first_batches(int64_t count) {
   if (count < 0)
     fail_argument(fmt::format("skip_first_batches({})", count), "count", "give 0 or more batches");
   const auto batches = static_cast<size_t>(count);
-  const size_t step = s.plan.step_samples();
+  const size_t step = s.sampler.step_samples();
   if (!s.samples) {
     s.start += batches * step;
     return;

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "data/batch_plan.h"
-#include "data/dispatch.h"
+#include "data/batch_dispatcher.h"
+#include "data/batch_sampler.h"
 #include "data/workers.h"
 
 namespace coupler::detail {
@@ -19,7 +19,7 @@ struct LoaderCore::State {
   State(BatchSource& batch_source, const DataLoaderOptions& given);
 
   // The plan of an epoch that starts at sample `start`. Throws if no rank would get a batch.
-  BatchPlan plan_from(size_t start) const;
+  BatchSampler sampler_from(size_t start) const;
   // Makes the next loop begin there.
   void plan_next(size_t start);
   bool even_batches() const { return even ? *even : options.even_batches; }
@@ -51,7 +51,7 @@ struct LoaderCore::State {
   std::shared_ptr<LoaderPeers> peers;
   bool joining = false;      // the next loop is joined
   std::optional<bool> even;  // overrides options.even_batches
-  BatchPlan plan;            // of the current loop, or of the next one
+  BatchSampler sampler;      // of the current loop, or of the next one
   size_t start = 0;          // its first sample
 
   std::function<void()> on_step_end;  // null: unused
@@ -71,9 +71,9 @@ struct LoaderCore::State {
   size_t rows = 0;      // of the batch yielded last
   size_t own = 0;       // of those, without filling
   bool stands_in = false;
-  std::vector<size_t> order;       // if shuffled
-  std::optional<BatchPlan> whole;  // if rank 0 reads for all ranks
-  std::unique_ptr<Dispatcher> dispatcher;
+  std::vector<size_t> order;          // if shuffled
+  std::optional<BatchSampler> whole;  // if rank 0 reads for all ranks
+  std::unique_ptr<BatchDispatcher> dispatcher;
   StepRequest request;  // for this thread
   size_t slots = 1;
   std::vector<StepRead> ready;  // the contents of each slot

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <exception>
 
-#include "data/batch_plan.h"
+#include "data/batch_sampler.h"
 #include "data/loader.h"
 #include "device/device_memory.h"
 
@@ -46,29 +46,29 @@ std::atomic<uint64_t> loops_begun = 0;
 }  // namespace
 
 void LoaderCore::State::request_of(size_t step, StepRequest& wanted) const {
-  const BatchPlan& read_plan = whole ? *whole : plan;
+  const BatchSampler& read_sampler = whole ? *whole : sampler;
   wanted.pin = options.pin_memory && !device.is_cpu() && can_pin(device);
   if (!samples) {
-    wanted.first = read_plan.first();
-    wanted.slice = read_plan.slice();
+    wanted.first = read_sampler.first();
+    wanted.slice = read_sampler.slice();
     wanted.drop_last = options.drop_last;
     wanted.fill = fill;
     return;
   }
-  read_plan.batch(step, wanted.indices);
+  read_sampler.batch(step, wanted.indices);
   if (options.shuffle)
     for (size_t& index : wanted.indices) index = order[index];
 }
 
 StepRead LoaderCore::State::read(size_t worker, size_t step, size_t slot, StepRequest& wanted) {
-  const BatchPlan& read_plan = whole ? *whole : plan;
-  if (samples && step >= read_plan.size()) return {};
+  const BatchSampler& read_sampler = whole ? *whole : sampler;
+  if (samples && step >= read_sampler.size()) return {};
   request_of(step, wanted);
   // Pinning uses the current device, which is not set on worker threads.
   const c10::OptionalDeviceGuard guard(wanted.pin ? std::optional(device) : std::nullopt);
   try {
     StepRead result = source.fetch(worker, slot, wanted);
-    if (samples) result.own = read_plan.own(step);
+    if (samples) result.own = read_sampler.own(step);
     return result;
   } catch (...) {
     std::string place = fmt::format("batch {} of epoch {}", step, epoch);
@@ -101,21 +101,21 @@ void LoaderCore::State::require_samples(const StepRead& first) const {
     no_batch(
         fmt::format("the stream has {} samples, fewer than the {} processes", first.read, world),
         "every process needs a sample of its own: start fewer processes");
-  if (options.drop_last && first.read < plan.step_samples())
+  if (options.drop_last && first.read < sampler.step_samples())
     no_batch(fmt::format("a stream of {} samples yields no batch: with drop_last every step needs "
                          "{} (batch_size {}, {} processes{})",
-                         first.read, plan.step_samples(), options.batch_size, world,
+                         first.read, sampler.step_samples(), options.batch_size, world,
                          options.split_batches ? ", split_batches" : ""),
              "lower batch_size or leave drop_last out");
 }
 
 StepRead LoaderCore::State::look(size_t step) {
   if (dispatcher != nullptr)
-    return dispatcher->next(source, slot_of(step), plan.step_samples(), plan.first(), plan.slice(),
-                            [&] { return local(step); });
+    return dispatcher->next(source, slot_of(step), sampler.step_samples(), sampler.first(),
+                            sampler.slice(), [&] { return local(step); });
   if (!samples) return local(step);
-  if (step >= plan.size()) return {};
-  return {plan.slice(), plan.own(step), 0};
+  if (step >= sampler.size()) return {};
+  return {sampler.slice(), sampler.own(step), 0};
 }
 
 void LoaderCore::State::begin() {
@@ -124,12 +124,12 @@ void LoaderCore::State::begin() {
   whole.reset();
   dispatcher.reset();
   if (options.dispatch_batches && peers != nullptr) {
-    dispatcher = std::make_unique<Dispatcher>(peers, rank);
-    whole.emplace(BatchPlanSpec{.samples = samples.value_or(0),
-                                .batch_size = static_cast<int64_t>(plan.step_samples()),
-                                .drop_last = options.drop_last,
-                                .even_batches = even_batches(),
-                                .start = samples ? start : 0});
+    dispatcher = std::make_unique<BatchDispatcher>(peers, rank);
+    whole.emplace(BatchSamplerOptions{.samples = samples.value_or(0),
+                                      .batch_size = static_cast<int64_t>(sampler.step_samples()),
+                                      .drop_last = options.drop_last,
+                                      .even_batches = even_batches(),
+                                      .start = samples ? start : 0});
   }
   const bool reads = dispatcher == nullptr || rank == 0;
   if (options.shuffle && reads)
@@ -141,7 +141,7 @@ void LoaderCore::State::begin() {
                 .workers = count,
                 .reads = reads,
                 .skip = samples ? 0 : start,
-                .step_samples = plan.step_samples()});
+                .step_samples = sampler.step_samples()});
   if (count > 0) {
     ready.assign(slots, {});
     worker_requests.resize(count + 1);

@@ -19,7 +19,7 @@ namespace coupler {
 namespace {
 
 // From the driver's interface (cuda.h), which the build must not need.
-using Initialise = int (*)(unsigned);
+using Initialize = int (*)(unsigned);
 using GetNumber = int (*)(int*);
 constexpr int kNoDevice = 100;
 
@@ -32,14 +32,14 @@ struct Driver {
 Driver ask_driver() {
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return {.missing = "there is no NVIDIA driver (libcuda.so.1)"};
-  const auto initialise = reinterpret_cast<Initialise>(::dlsym(library, "cuInit"));
+  const auto initialize = reinterpret_cast<Initialize>(::dlsym(library, "cuInit"));
   const auto count = reinterpret_cast<GetNumber>(::dlsym(library, "cuDeviceGetCount"));
   const auto version = reinterpret_cast<GetNumber>(::dlsym(library, "cuDriverGetVersion"));
-  if (initialise == nullptr || count == nullptr || version == nullptr) {
+  if (initialize == nullptr || count == nullptr || version == nullptr) {
     return {.missing = "libcuda.so.1 is not NVIDIA's driver library"};
   }
   Driver result;
-  const int status = initialise(0);
+  const int status = initialize(0);
   if (status != 0 && status != kNoDevice) {
     return {.missing =
                 fmt::format("the NVIDIA driver does not start (error {} from cuInit)", status)};

@@ -23,9 +23,9 @@ at::Tensor like_or_none(const c10::IValue& value, bool wanted) {
 // (input, normalized_shape, weight, bias, eps)
 IValues layer_norm(const IValues& in) {
   const at::Tensor input = in[0].toTensor();
-  const auto normalised = static_cast<int64_t>(in[1].toIntVector().size());
+  const auto normalized = static_cast<int64_t>(in[1].toIntVector().size());
   std::vector<int64_t> sizes = input.sizes().vec();
-  std::fill(sizes.end() - normalised, sizes.end(), 1);
+  std::fill(sizes.end() - normalized, sizes.end(), 1);
   const at::ScalarType type =
       has_tensor(in[2]) ? in[2].toTensor().scalar_type() : input.scalar_type();
   return {empty_of(input.sizes(), input.scalar_type()), empty_of(sizes, type),

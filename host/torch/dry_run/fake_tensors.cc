@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "dry_run/fake_shapes.h"
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 namespace {
@@ -78,7 +78,7 @@ bool is_fake(const at::Tensor& tensor) {
 }
 
 // The value assumed for an unknown one.
-c10::Scalar harmless(at::ScalarType type) {
+c10::Scalar placeholder_value(at::ScalarType type) {
   if (type == at::kBool) return false;
   return c10::isIntegralType(type, false) ? c10::Scalar(0) : c10::Scalar(1.0);
 }
@@ -153,14 +153,14 @@ class Call {
   }
   // A copy of a fake tensor into new memory, as by clone() and to(), is fake; a copy into part of a
   // real storage gets harmless values.
-  void lose_values() const {
+  void discard_values() const {
     const at::Tensor into = arguments_.at(0).toTensor();
     if (is_fake(into)) return;
     c10::StorageImpl& storage = *into.storage().unsafeGetStorageImpl();
     if (into.nbytes() == storage.nbytes()) {
       give_fake_memory(storage, storage.nbytes());
     } else {
-      into.fill_(harmless(into.scalar_type()));
+      into.fill_(placeholder_value(into.scalar_type()));
     }
   }
   // Returns arguments as the results that alias them.
@@ -220,7 +220,7 @@ class Call {
       for (const auto& [impl, pair] : twins_) {
         if (pair.twin.is_same(tensor)) return put(results, position, pair.tensor);
       }
-      const Place place = geometry_of(tensor);
+      const TensorGeometry place = geometry_of(tensor);
       for (const auto& [impl, pair] : twins_) {
         if (storage_or_null(pair.twin) != storage_or_null(tensor)) continue;
         return put(results, position,
@@ -250,7 +250,7 @@ class Call {
 };
 
 // Operations on geometry only, possibly in place: run unchanged.
-bool looks_at_no_values(const std::string& name) {
+bool reads_no_values(const std::string& name) {
   static const std::unordered_set<std::string> kNames = {
       "aten::as_strided_",    "aten::squeeze_",
       "aten::unsqueeze_",     "aten::t_",
@@ -264,7 +264,7 @@ bool looks_at_no_values(const std::string& name) {
 }
 
 // Whether it makes a large new tensor, other than on meta.
-bool makes_much(const c10::OperatorHandle& op, const Stack& stack) {
+bool allocates_large(const c10::OperatorHandle& op, const Stack& stack) {
   if (op.schema().name() != "aten::empty" && op.schema().name() != "aten::empty_strided") {
     return false;
   }
@@ -301,10 +301,10 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   call.note_uses();
   const bool kernel = call.has_kernel(c10::DispatchKey::CPU);
   const bool copies = call.name() == "aten::copy_";
-  if (!call.has_fake() && !makes_much(op, *stack)) {
+  if (!call.has_fake() && !allocates_large(op, *stack)) {
     return kernel || copies ? run_for_real() : go_on();
   }
-  if (looks_at_no_values(call.name()) || (kernel && call.views())) return run_for_real();
+  if (reads_no_values(call.name()) || (kernel && call.views())) return run_for_real();
   if (needs_values(call.name())) {
     refuse_in_dry_run(op,
                       "has results whose size depends on values, which a dry run does not have");
@@ -319,11 +319,11 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const at::AutoDispatchBelowAutograd below_autograd;
   Stack results;
   if (asks_value) {
-    results = {harmless(get(*stack, {stack->size() - 1}).scalar_type())};
+    results = {placeholder_value(get(*stack, {stack->size() - 1}).scalar_type())};
   } else if (call.name() == "aten::equal") {
     results = {true};
   } else if (copies) {
-    call.lose_values();
+    call.discard_values();
     call.give_arguments(results);
   } else if (shapes != nullptr) {
     call.run(shapes, results);
@@ -356,7 +356,7 @@ RealTensors::~RealTensors() {
 }
 
 at::Tensor fake_like(const at::Tensor& tensor) {
-  Place place = geometry_of(tensor);
+  TensorGeometry place = geometry_of(tensor);
   return tensor_on(make_fake_storage(place.bytes), place, c10::DispatchKey::CPU);
 }
 

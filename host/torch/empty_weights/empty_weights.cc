@@ -30,13 +30,13 @@ thread_local std::optional<c10::Device> init_device;  // of the innermost InitOn
 void set_device(const c10::OperatorHandle& op, torch::jit::Stack& stack, c10::Device device) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const size_t first = stack.size() - arguments.size();
-  std::optional<size_t> place;
+  std::optional<size_t> geometry;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = stack[first + i];
     if (value.isTensor() || value.isTensorList()) return;
-    if (arguments[i].name() == "device" && value.isNone()) place = first + i;
+    if (arguments[i].name() == "device" && value.isNone()) geometry = first + i;
   }
-  if (place) stack[*place] = device;
+  if (geometry) stack[*geometry] = device;
 }
 
 void record_operation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -94,14 +94,14 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
 namespace coupler {
 namespace {
 
-// The wanted tensors of one recipe, by storage: tied tensors share one.
+// The wanted tensors of one recording, by storage: tied tensors share one.
 struct Batch {
-  std::shared_ptr<Recipe> recipe;
+  std::shared_ptr<Recording> recording;
   std::unordered_map<uint64_t, std::vector<size_t>> indices;
 };
 
-void require_recipe(const MetaTensor& wanted) {
-  const StorageTag* const tag = Recipe::tag_of(wanted.tensor);
+void require_recording(const MetaTensor& wanted) {
+  const StorageTag* const tag = Recording::tag_of(wanted.tensor);
   if (tag == nullptr) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -110,7 +110,7 @@ void require_recipe(const MetaTensor& wanted) {
          .hint = "build the model inside coupler::EmptyWeights, conversions included, or load its "
                  "weights from a file"});
   }
-  if (!tag->recipe->unchanged(wanted.tensor)) {
+  if (!tag->recording->unchanged(wanted.tensor)) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("'{}' was changed in place outside coupler::EmptyWeights before it had "
                             "values, and that change is lost",
@@ -120,9 +120,9 @@ void require_recipe(const MetaTensor& wanted) {
   }
 }
 
-at::Tensor make(const c10::Storage& storage, const Place& place) {
+at::Tensor make(const c10::Storage& storage, const TensorGeometry& geometry) {
   const c10::InferenceMode no_inference(false);
-  return tensor_on(storage, place, c10::DispatchKey::CPU);
+  return tensor_on(storage, geometry, c10::DispatchKey::CPU);
 }
 
 std::string text(c10::IntArrayRef sizes) {
@@ -133,21 +133,21 @@ std::string text(c10::IntArrayRef sizes) {
 
 }  // namespace
 
-bool has_recipe(const at::Tensor& tensor) { return Recipe::tag_of(tensor) != nullptr; }
+bool has_recording(const at::Tensor& tensor) { return Recording::tag_of(tensor) != nullptr; }
 
-ReplayReport materialise(const std::vector<MetaTensor>& wanted, const ValueSink& sink) {
+ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink) {
   std::vector<Batch> batches;
-  std::vector<Place> places(wanted.size());
+  std::vector<TensorGeometry> geometries(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& tensor = wanted[i].tensor;
     if (!tensor.defined() || !tensor.is_meta()) continue;
-    require_recipe(wanted[i]);
-    const StorageTag& tag = *Recipe::tag_of(tensor);
+    require_recording(wanted[i]);
+    const StorageTag& tag = *Recording::tag_of(tensor);
     auto batch = std::find_if(batches.begin(), batches.end(),
-                              [&](const Batch& b) { return b.recipe == tag.recipe; });
-    if (batch == batches.end()) batch = batches.insert(batch, Batch{tag.recipe, {}});
+                              [&](const Batch& b) { return b.recording == tag.recording; });
+    if (batch == batches.end()) batch = batches.insert(batch, Batch{tag.recording, {}});
     batch->indices[tag.id].push_back(i);
-    places[i] = geometry_of(tensor);
+    geometries[i] = geometry_of(tensor);
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& tensor = wanted[i].tensor;
@@ -158,8 +158,8 @@ ReplayReport materialise(const std::vector<MetaTensor>& wanted, const ValueSink&
     std::unordered_set<uint64_t> storages;
     for (const auto& item : batch.indices) storages.insert(item.first);
     const ReplayReport report =
-        replay(batch.recipe, storages, [&](uint64_t storage, const c10::Storage& value) {
-          for (const size_t i : batch.indices.at(storage)) sink(i, make(value, places[i]));
+        replay(batch.recording, storages, [&](uint64_t storage, const c10::Storage& value) {
+          for (const size_t i : batch.indices.at(storage)) sink(i, make(value, geometries[i]));
         });
     total.operations += report.operations;
     total.peak_bytes = std::max(total.peak_bytes, report.peak_bytes);

@@ -28,12 +28,12 @@ using ValueSink = std::function<void(size_t index, at::Tensor value)>;
 // they are. Only what the wanted tensors need is run: their operations, and earlier random ones
 // that have not run yet.
 //
-// Throws coupler::Error naming the tensor if it has no recipe or was changed in place outside the
-// scope; then nothing has run. An error from the sink ends the replay.
-ReplayReport materialise(const std::vector<MetaTensor>& wanted, const ValueSink& sink);
+// Throws coupler::Error naming the tensor if it has no recording or was changed in place outside
+// the scope; then nothing has run. An error from the sink ends the replay.
+ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink);
 
 // Whether the tensor is on meta and was made inside EmptyWeights.
-bool has_recipe(const at::Tensor& tensor);
+bool has_recording(const at::Tensor& tensor);
 
 // Makes a meta parameter or buffer real, whatever created it: puts `value`'s memory under the same
 // TensorImpl, so that modules, optimizers and tied handles see it. requires_grad and leaf-ness

@@ -10,7 +10,7 @@
 #include <array>
 #include <string_view>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 namespace {
@@ -32,15 +32,15 @@ bool updates_unannounced(std::string_view argument) {
 }
 
 Kind tensor_kind(const at::Tensor& tensor) {
-  if (Recipe::tag_of(tensor) != nullptr) return Kind::kRecorded;
+  if (Recording::tag_of(tensor) != nullptr) return Kind::kRecorded;
   if (tensor.is_meta()) return Kind::kUnknown;
   const bool plain = tensor.is_cpu() && tensor.layout() == c10::kStrided && tensor.has_storage();
   return plain ? Kind::kReal : Kind::kForeign;
 }
 
-bool covers_storage(const at::Tensor& tensor, const Place& place) {
+bool covers_storage(const at::Tensor& tensor, const TensorGeometry& geometry) {
   return tensor.is_non_overlapping_and_dense() &&
-         static_cast<size_t>(tensor.numel()) * tensor.element_size() == place.bytes;
+         static_cast<size_t>(tensor.numel()) * tensor.element_size() == geometry.bytes;
 }
 
 // Keeps a constant as it is now: a later set_data on the user's handle does not change it, and
@@ -69,10 +69,11 @@ RecordedCall::RecordedCall(const c10::OperatorHandle& op, std::vector<c10::IValu
                     .kind = tensor_kind(tensor),
                     .writes = updates_unannounced(schema[position.index].name()),
                     .announced = alias != nullptr && alias->isWrite(),
-                    .place = {}};
+                    .geometry = {}};
     item.writes = item.writes || item.announced;
-    if (item.kind == Kind::kRecorded || item.kind == Kind::kReal) item.place = geometry_of(tensor);
-    if (item.kind == Kind::kRecorded) item.place.storage = Recipe::tag_of(tensor)->id;
+    if (item.kind == Kind::kRecorded || item.kind == Kind::kReal)
+      item.geometry = geometry_of(tensor);
+    if (item.kind == Kind::kRecorded) item.geometry.storage = Recording::tag_of(tensor)->id;
     tensors_.push_back(std::move(item));
   });
 }
@@ -153,11 +154,11 @@ std::vector<c10::IValue> RecordedCall::meta_arguments() {
       return pair.first.unsafeGetStorageImpl() == real.unsafeGetStorageImpl();
     });
     if (found == stand_ins_.end()) {
-      const c10::Storage meta(c10::Storage::use_byte_size_t(), item.place.bytes,
+      const c10::Storage meta(c10::Storage::use_byte_size_t(), item.geometry.bytes,
                               c10::GetAllocator(c10::kMeta), true);
       found = stand_ins_.insert(found, {real, meta});
     }
-    const at::Tensor stand_in = tensor_on(found->second, item.place, c10::DispatchKey::Meta);
+    const at::Tensor stand_in = tensor_on(found->second, item.geometry, c10::DispatchKey::Meta);
     if (item.tensor.unsafeGetTensorImpl()->is_wrapped_number())
       stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
     put(result, item.position, stand_in);
@@ -180,31 +181,31 @@ c10::Storage RecordedCall::real_storage_of(const at::Tensor& meta) const {
   return {};
 }
 
-Operation RecordedCall::operation() const {
-  Operation result{.op = op_,
-                   .arguments = arguments_,
-                   .inputs = {},
-                   .outputs = {},
-                   .default_dtype = c10::typeMetaToScalarType(c10::get_default_dtype()),
-                   .content = nullptr,
-                   .random = random_,
-                   .before = nullptr,
-                   .after = nullptr};
+RecordedOperation RecordedCall::operation() const {
+  RecordedOperation result{.op = op_,
+                           .arguments = arguments_,
+                           .inputs = {},
+                           .outputs = {},
+                           .default_dtype = c10::typeMetaToScalarType(c10::get_default_dtype()),
+                           .content = nullptr,
+                           .random = random_,
+                           .before = nullptr,
+                           .after = nullptr};
   for (const CallTensor& item : tensors_) {
-    Input input{.position = item.position,
-                .constant = {},
-                .version = 0,
-                .place = item.place,
-                .reads = true,
-                .writes = item.writes,
-                .covers = false};
+    RecordedInput input{.position = item.position,
+                        .constant = {},
+                        .version = 0,
+                        .geometry = item.geometry,
+                        .reads = true,
+                        .writes = item.writes,
+                        .covers = false};
     if (item.kind == Kind::kReal) {
       input.constant = keep_constant(item.tensor);
       if (!input.constant.is_inference()) input.version = input.constant._version();
     } else if (item.writes && item.position.index == 0 && item.position.element < 0 &&
                overwrites_self(name())) {
       input.reads = false;
-      input.covers = covers_storage(item.tensor, item.place);
+      input.covers = covers_storage(item.tensor, item.geometry);
     }
     put(result.arguments, item.position, at::Tensor());
     result.inputs.push_back(std::move(input));

@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 
 struct CallTensor {
   enum class Kind {
-    kRecorded,  // on meta, with a recipe
-    kUnknown,   // on meta, without a recipe
+    kRecorded,  // on meta, with a recording
+    kUnknown,   // on meta, without a recording
     kReal,      // from outside, on the CPU
     kForeign,   // from outside, unusable in a replay: on another device, or sparse
   };
@@ -24,8 +24,8 @@ struct CallTensor {
   at::Tensor tensor;
   Kind kind = Kind::kReal;
   bool writes = false;
-  bool announced = false;  // the schema declares the write
-  Place place;             // of recorded and real tensors, before the call
+  bool announced = false;   // the schema declares the write
+  TensorGeometry geometry;  // of recorded and real tensors, before the call
 };
 
 class RecordedCall {
@@ -56,7 +56,7 @@ class RecordedCall {
   c10::Storage real_storage_of(const at::Tensor& meta) const;
 
   // The call as a replay needs it, without results.
-  Operation operation() const;
+  RecordedOperation operation() const;
 
  private:
   const c10::OperatorHandle& op_;

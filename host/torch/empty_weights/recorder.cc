@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 #include "empty_weights/empty_weights.h"
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "empty_weights/replay.h"
 
 namespace coupler {
@@ -44,18 +44,19 @@ bool not_implemented(const std::exception_ptr& error) {
               {.subject = call.name(), .hint = hint});
 }
 
-std::shared_ptr<RawContent> raw_content_for(const RecordedCall& call, const Place& place) {
-  if (call.name() != "aten::empty" || place.bytes == 0 || place.bytes > kMaxRawContent)
+std::shared_ptr<RawContent> raw_content_for(const RecordedCall& call,
+                                            const TensorGeometry& geometry) {
+  if (call.name() != "aten::empty" || geometry.bytes == 0 || geometry.bytes > kMaxRawContent)
     return nullptr;
   return std::make_shared<RawContent>(
-      RawContent{std::make_unique_for_overwrite<char[]>(place.bytes)});
+      RawContent{std::make_unique_for_overwrite<char[]>(geometry.bytes)});
 }
 
-at::Tensor zeros_on(const Place& place) {
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), place.bytes, c10::GetCPUAllocator(),
-                             true);
-  std::memset(storage.mutable_data(), 0, place.bytes);
-  return tensor_on(storage, place, c10::DispatchKey::CPU);
+at::Tensor zeros_on(const TensorGeometry& geometry) {
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), geometry.bytes,
+                             c10::GetCPUAllocator(), true);
+  std::memset(storage.mutable_data(), 0, geometry.bytes);
+  return tensor_on(storage, geometry, c10::DispatchKey::CPU);
 }
 
 }  // namespace
@@ -68,14 +69,14 @@ Recorder& Recorder::of_this_thread() {
 void Recorder::enter(bool include_buffers) {
   if (depth_++ > 0) return;
   include_buffers_ = include_buffers;
-  if (!recipe_) recipe_ = std::make_shared<Recipe>();
-  use_ = std::make_unique<Recipe::Use>(recipe_);
+  if (!recording_) recording_ = std::make_shared<Recording>();
+  use_ = std::make_unique<Recording::Use>(recording_);
 }
 
 void Recorder::leave() {
   if (--depth_ > 0) return;
-  for (const auto& [impl, tensor] : touched_) recipe_->remember_version(tensor);
-  if (!include_buffers_) materialise_buffers();
+  for (const auto& [impl, tensor] : touched_) recording_->remember_version(tensor);
+  if (!include_buffers_) materialize_buffers();
   touched_.clear();
   for (const auto& content : overwritten_) content->bytes.reset();
   overwritten_.clear();
@@ -84,17 +85,17 @@ void Recorder::leave() {
 
 // Buffers are the live tensors that require no gradient. A destructor ends the scope, so a failure
 // is only logged; using the buffer reports it.
-void Recorder::materialise_buffers() const {
+void Recorder::materialize_buffers() const {
   std::vector<MetaTensor> wanted;
   for (const auto& [impl, weak] : touched_) {
     if (auto alive = weak.lock()) {
       at::Tensor tensor(std::move(alive));
-      if (tensor.is_meta() && !tensor.requires_grad() && has_recipe(tensor))
+      if (tensor.is_meta() && !tensor.requires_grad() && has_recording(tensor))
         wanted.push_back({"a buffer", std::move(tensor)});
     }
   }
   try {
-    materialise(wanted, [&](size_t index, const at::Tensor& value) {
+    materialize(wanted, [&](size_t index, const at::Tensor& value) {
       put_value(wanted[index].tensor, value);
     });
   } catch (const std::exception& error) {
@@ -150,11 +151,11 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
 void Recorder::touch(const RecordedCall& call) {
   for (const CallTensor& item : call.tensors()) {
     if (item.kind != Kind::kRecorded) continue;
-    if (Recipe::tag_of(item.tensor)->recipe != recipe_)
+    if (Recording::tag_of(item.tensor)->recording != recording_)
       refuse_to_record(call, "uses a weight that another thread built inside coupler::EmptyWeights",
                        "build both on one thread, or materialize that weight first");
     if (touched_.contains(item.tensor.unsafeGetTensorImpl())) continue;
-    if (!recipe_->unchanged(item.tensor))
+    if (!recording_->unchanged(item.tensor))
       refuse_to_record(
           call,
           "uses a weight that was changed in place outside coupler::EmptyWeights before it "
@@ -189,7 +190,7 @@ void Recorder::run_for_values(const RecordedCall& call, Stack& results,
     std::optional<at::Tensor> value = value_of(item.tensor);
     // If there is no meta kernel (convolutions), the real one yields the shapes, from any values.
     if (!value && not_implemented(why) && call.shapes_without_values())
-      value = zeros_on(item.place);
+      value = zeros_on(item.geometry);
     if (!value) {
       if (why && !not_implemented(why)) std::rethrow_exception(why);
       refuse_to_record(
@@ -210,16 +211,16 @@ void Recorder::run_for_values(const RecordedCall& call, Stack& results,
   // Of new tensors, only the geometry is needed.
   Stack real = results;
   for_each_tensor(real, [&](Position position, const at::Tensor& tensor) {
-    Place place = geometry_of(tensor);
-    const c10::Storage meta(c10::Storage::use_byte_size_t(), place.bytes,
+    TensorGeometry geometry = geometry_of(tensor);
+    const c10::Storage meta(c10::Storage::use_byte_size_t(), geometry.bytes,
                             c10::GetAllocator(c10::kMeta), true);
-    put(results, position, tensor_on(meta, place, c10::DispatchKey::Meta));
+    put(results, position, tensor_on(meta, geometry, c10::DispatchKey::Meta));
   });
 }
 
 void Recorder::record(const RecordedCall& call, Stack& results,
                       const std::optional<GeneratorState>& found) {
-  Operation operation = call.operation();
+  RecordedOperation operation = call.operation();
   bool views_of_real = false;
   const Stack made = results;
   for_each_tensor(made, [&](Position position, const at::Tensor& tensor) {
@@ -233,11 +234,11 @@ void Recorder::record(const RecordedCall& call, Stack& results,
       put(results, position, tensor_on(real, geometry_of(tensor), c10::DispatchKey::CPU));
       return;
     }
-    if (Recipe::tag_of(tensor) == nullptr) {
-      Place place = geometry_of(tensor);
-      operation.content = raw_content_for(call, place);
-      place.storage = recipe_->adopt(tensor, operation.content);
-      operation.outputs.push_back({position, std::move(place)});
+    if (Recording::tag_of(tensor) == nullptr) {
+      TensorGeometry geometry = geometry_of(tensor);
+      operation.content = raw_content_for(call, geometry);
+      geometry.storage = recording_->adopt(tensor, operation.content);
+      operation.outputs.push_back({position, std::move(geometry)});
     }
     touched_.try_emplace(tensor.unsafeGetTensorImpl(), tensor.getIntrusivePtr());
   });
@@ -249,10 +250,10 @@ void Recorder::record(const RecordedCall& call, Stack& results,
     return;
   }
   for (size_t i = 0; i < call.tensors().size(); ++i) {
-    auto content = Recipe::close_data(call.tensors()[i].tensor);
+    auto content = Recording::close_data(call.tensors()[i].tensor);
     if (content && operation.inputs[i].covers) overwritten_.push_back(std::move(content));
   }
-  recipe_->append(std::move(operation), found);
+  recording_->append(std::move(operation), found);
 }
 
 }  // namespace coupler

@@ -1,5 +1,5 @@
 // Recorder: handles each operator call in a thread's EmptyWeights scopes: calls it on meta and
-// appends it to the thread's recipe. One per thread.
+// appends it to the thread's recording. One per thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "empty_weights/recipe.h"
 #include "empty_weights/recorded_call.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 
@@ -37,13 +37,13 @@ class Recorder {
   void record(const RecordedCall& call, std::vector<c10::IValue>& results,
               const std::optional<GeneratorState>& found);
   void touch(const RecordedCall& call);
-  void materialise_buffers() const;
+  void materialize_buffers() const;
 
   int depth_ = 0;
   bool include_buffers_ = true;
   // Kept between scopes, so that models built one after another draw one after another.
-  std::shared_ptr<Recipe> recipe_;
-  std::unique_ptr<Recipe::Use> use_;
+  std::shared_ptr<Recording> recording_;
+  std::unique_ptr<Recording::Use> use_;
   // The tensors seen in this scope: everything that happens to them until its end is recorded.
   std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> touched_;
   // Not needed any more, but the scope's code may still have a pointer into it.

@@ -17,24 +17,26 @@
 #include <utility>
 #include <vector>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 namespace {
 
-bool writes_any(const Operation& operation, const std::unordered_set<uint64_t>& storages) {
-  return std::any_of(operation.outputs.begin(), operation.outputs.end(),
-                     [&](const Output& out) { return storages.contains(out.place.storage); }) ||
-         std::any_of(operation.inputs.begin(), operation.inputs.end(), [&](const Input& in) {
-           return in.writes && storages.contains(in.place.storage);
-         });
+bool writes_any(const RecordedOperation& operation, const std::unordered_set<uint64_t>& storages) {
+  return std::any_of(
+             operation.outputs.begin(), operation.outputs.end(),
+             [&](const RecordedOutput& out) { return storages.contains(out.geometry.storage); }) ||
+         std::any_of(operation.inputs.begin(), operation.inputs.end(),
+                     [&](const RecordedInput& in) {
+                       return in.writes && storages.contains(in.geometry.storage);
+                     });
 }
 
-std::vector<uint64_t> touched_by(const Operation& operation) {
+std::vector<uint64_t> touched_by(const RecordedOperation& operation) {
   std::vector<uint64_t> result;
-  for (const Output& out : operation.outputs) result.push_back(out.place.storage);
-  for (const Input& in : operation.inputs) {
-    if (!in.constant.defined()) result.push_back(in.place.storage);
+  for (const RecordedOutput& out : operation.outputs) result.push_back(out.geometry.storage);
+  for (const RecordedInput& in : operation.inputs) {
+    if (!in.constant.defined()) result.push_back(in.geometry.storage);
   }
   std::sort(result.begin(), result.end());
   result.erase(std::unique(result.begin(), result.end()), result.end());
@@ -46,13 +48,13 @@ std::vector<uint64_t> touched_by(const Operation& operation) {
 // Walks backward with the set of storages whose contents are needed later (`live`). An operation
 // that overwrites a whole storage ends the life before it: a weight that is initialized twice needs
 // no memory between the first time and the second.
-std::vector<ReplayStep> plan_replay(const std::deque<Operation>& operations,
+std::vector<ReplayStep> plan_replay(const std::deque<RecordedOperation>& operations,
                                     std::unordered_set<uint64_t> wanted, bool stream_end) {
   std::vector<ReplayStep> steps;
   std::unordered_set<uint64_t> live = wanted;
   bool draw = stream_end;  // the generator's state is needed later
   for (size_t i = operations.size(); i-- > 0;) {
-    const Operation& operation = operations[i];
+    const RecordedOperation& operation = operations[i];
     const bool needed = writes_any(operation, live);
     if (!needed && !(operation.random && draw)) continue;
     ReplayStep step{.operation = i, .skip_draw = false, .finished = {}, .dead = {}};
@@ -71,12 +73,12 @@ std::vector<ReplayStep> plan_replay(const std::deque<Operation>& operations,
         step.dead.push_back(storage);
       }
     }
-    for (const Output& out : operation.outputs) live.erase(out.place.storage);
-    for (const Input& in : operation.inputs) {
-      if (in.covers) live.erase(in.place.storage);
+    for (const RecordedOutput& out : operation.outputs) live.erase(out.geometry.storage);
+    for (const RecordedInput& in : operation.inputs) {
+      if (in.covers) live.erase(in.geometry.storage);
     }
-    for (const Input& in : operation.inputs) {
-      if (in.reads && !in.constant.defined()) live.insert(in.place.storage);
+    for (const RecordedInput& in : operation.inputs) {
+      if (in.reads && !in.constant.defined()) live.insert(in.geometry.storage);
     }
     steps.push_back(std::move(step));
   }
@@ -112,7 +114,7 @@ class DefaultDtypeGuard {
 
 class Replay {
  public:
-  Replay(Recipe& recipe, const StorageSink& sink) : recipe_(recipe), sink_(sink) {}
+  Replay(Recording& recording, const StorageSink& sink) : recording_(recording), sink_(sink) {}
 
   ReplayReport run(const std::vector<ReplayStep>& steps) {
     const auto one_at_a_time = exclude_replays();
@@ -132,16 +134,16 @@ class Replay {
   }
 
  private:
-  Operation& at(size_t index) {
-    const auto lock = recipe_.lock();
-    return recipe_.operations()[index];
+  RecordedOperation& at(size_t index) {
+    const auto lock = recording_.lock();
+    return recording_.operations()[index];
   }
 
-  const c10::Storage& memory_for(const Place& place) {
-    const auto found = memory_.find(place.storage);
+  const c10::Storage& memory_for(const TensorGeometry& geometry) {
+    const auto found = memory_.find(geometry.storage);
     if (found != memory_.end()) return found->second;
-    return hold(place.storage, c10::Storage(c10::Storage::use_byte_size_t(), place.bytes,
-                                            c10::GetCPUAllocator(), true));
+    return hold(geometry.storage, c10::Storage(c10::Storage::use_byte_size_t(), geometry.bytes,
+                                               c10::GetCPUAllocator(), true));
   }
 
   const c10::Storage& hold(uint64_t id, c10::Storage storage) {
@@ -157,9 +159,9 @@ class Replay {
     memory_.erase(found);
   }
 
-  at::Tensor input(const Operation& operation, const Input& in) {
+  at::Tensor input(const RecordedOperation& operation, const RecordedInput& in) {
     if (!in.constant.defined())
-      return tensor_on(memory_for(in.place), in.place, c10::DispatchKey::CPU);
+      return tensor_on(memory_for(in.geometry), in.geometry, c10::DispatchKey::CPU);
     if (!in.constant.is_inference() && in.constant._version() != in.version) {
       throw Error(ErrorCode::kUsage,
                   fmt::format("a tensor from outside coupler::EmptyWeights, an input of '{}', was "
@@ -173,7 +175,7 @@ class Replay {
 
   // Restores the thread's modes after each step, so that a sink may run any operation.
   void execute(const ReplayStep& step) {
-    Operation& operation = at(step.operation);
+    RecordedOperation& operation = at(step.operation);
     if (step.skip_draw) {
       stream_ = *operation.after;
       return;
@@ -187,21 +189,21 @@ class Replay {
       write_generator(*stream_);
     }
     std::vector<c10::IValue> stack = operation.arguments;
-    for (const Input& in : operation.inputs) put(stack, in.position, input(operation, in));
+    for (const RecordedInput& in : operation.inputs) put(stack, in.position, input(operation, in));
     operation.op.callBoxed(stack);
     ++report_.operations;
     if (operation.random) stream_ = end_of(operation);
-    for (const Output& out : operation.outputs)
-      keep(get(stack, out.position), out.place, operation.op.schema().name());
+    for (const RecordedOutput& out : operation.outputs)
+      keep(get(stack, out.position), out.geometry, operation.op.schema().name());
     if (operation.content && operation.content->bytes) {
-      const Place& place = operation.outputs.front().place;
-      std::memcpy(memory_.at(place.storage).mutable_data(), operation.content->bytes.get(),
-                  place.bytes);
+      const TensorGeometry& geometry = operation.outputs.front().geometry;
+      std::memcpy(memory_.at(geometry.storage).mutable_data(), operation.content->bytes.get(),
+                  geometry.bytes);
     }
   }
 
-  GeneratorState end_of(Operation& operation) {
-    const auto lock = recipe_.lock();
+  GeneratorState end_of(RecordedOperation& operation) {
+    const auto lock = recording_.lock();
     if (!operation.after)
       operation.after = std::make_shared<const GeneratorState>(read_generator());
     return *operation.after;
@@ -209,8 +211,8 @@ class Replay {
 
   // Later readers of the storage expect the meta kernel's geometry; if the real kernel chose
   // another, the values are copied into that layout.
-  void keep(const at::Tensor& real, const Place& place, const std::string& name) {
-    if (real.sizes() != place.sizes || real.scalar_type() != place.dtype) {
+  void keep(const at::Tensor& real, const TensorGeometry& geometry, const std::string& name) {
+    if (real.sizes() != geometry.sizes || real.scalar_type() != geometry.dtype) {
       throw Error(
           ErrorCode::kUnsupported,
           fmt::format("the shape of the result of '{}' depends on randomly drawn values, which "
@@ -218,17 +220,17 @@ class Replay {
                       name),
           {.subject = name, .hint = "do it outside the scope"});
     }
-    const bool as_recorded = real.strides() == place.strides &&
-                             real.storage_offset() == place.offset &&
-                             real.is_conj() == place.conjugate && real.is_neg() == place.negative;
+    const bool as_recorded =
+        real.strides() == geometry.strides && real.storage_offset() == geometry.offset &&
+        real.is_conj() == geometry.conjugate && real.is_neg() == geometry.negative;
     if (as_recorded) {
-      hold(place.storage, real.storage());
+      hold(geometry.storage, real.storage());
     } else {
-      tensor_on(memory_for(place), place, c10::DispatchKey::CPU).copy_(real);
+      tensor_on(memory_for(geometry), geometry, c10::DispatchKey::CPU).copy_(real);
     }
   }
 
-  Recipe& recipe_;
+  Recording& recording_;
   const StorageSink& sink_;
   std::unordered_map<uint64_t, c10::Storage> memory_;
   std::optional<GeneratorState> stream_;  // where the last draw ended
@@ -248,24 +250,24 @@ std::unique_lock<std::recursive_mutex> exclude_replays() {
   return std::unique_lock(mutex);
 }
 
-ReplayReport replay(const std::shared_ptr<Recipe>& recipe,
+ReplayReport replay(const std::shared_ptr<Recording>& recording,
                     const std::unordered_set<uint64_t>& wanted, const StorageSink& sink) {
-  const Recipe::Use use(recipe);
+  const Recording::Use use(recording);
   std::vector<ReplayStep> steps;
   {
-    const auto lock = recipe->lock();
-    steps = plan_replay(recipe->operations(), wanted, false);
+    const auto lock = recording->lock();
+    steps = plan_replay(recording->operations(), wanted, false);
   }
-  return Replay(*recipe, sink).run(steps);
+  return Replay(*recording, sink).run(steps);
 }
 
 std::optional<at::Tensor> value_of(const at::Tensor& recorded) {
-  const StorageTag& tag = *Recipe::tag_of(recorded);
-  const Recipe::Use use(tag.recipe);
+  const StorageTag& tag = *Recording::tag_of(recorded);
+  const Recording::Use use(tag.recording);
   std::vector<ReplayStep> steps;
   {
-    const auto lock = tag.recipe->lock();
-    const std::deque<Operation>& operations = tag.recipe->operations();
+    const auto lock = tag.recording->lock();
+    const std::deque<RecordedOperation>& operations = tag.recording->operations();
     steps = plan_replay(operations, {tag.id}, false);
     for (const ReplayStep& step : steps) {
       if (operations[step.operation].random) return std::nullopt;
@@ -275,7 +277,7 @@ std::optional<at::Tensor> value_of(const at::Tensor& recorded) {
   const StorageSink sink = [&](uint64_t, const c10::Storage& value) {
     result = tensor_on(value, geometry_of(recorded), c10::DispatchKey::CPU);
   };
-  Replay(*tag.recipe, sink).run(steps);
+  Replay(*tag.recording, sink).run(steps);
   return result;
 }
 

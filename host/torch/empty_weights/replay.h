@@ -15,12 +15,12 @@
 #include <unordered_set>
 #include <vector>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 
 namespace coupler {
 
 // Plans which recorded operations must run to give some storages their values, and when each
-// storage's memory can be freed. Pure; the caller holds the recipe's lock.
+// storage's memory can be freed. Pure; the caller holds the recording's lock.
 
 struct ReplayStep {
   size_t operation = 0;
@@ -31,7 +31,7 @@ struct ReplayStep {
 
 // Steps in recorded order. With `stream_end`, also the draws that lead to the state in which the
 // last random operation left the generator.
-std::vector<ReplayStep> plan_replay(const std::deque<Operation>& operations,
+std::vector<ReplayStep> plan_replay(const std::deque<RecordedOperation>& operations,
                                     std::unordered_set<uint64_t> wanted, bool stream_end);
 
 // The dispatch keys that are off while operations are recorded or replayed: EmptyWeights' own and
@@ -50,7 +50,7 @@ struct ReplayReport {
 using StorageSink = std::function<void(uint64_t storage, const c10::Storage& value)>;
 
 // Passes each wanted storage to `sink` once, right after the last operation that touches it.
-ReplayReport replay(const std::shared_ptr<Recipe>& recipe,
+ReplayReport replay(const std::shared_ptr<Recording>& recording,
                     const std::unordered_set<uint64_t>& wanted, const StorageSink& sink);
 
 // The values of a recorded tensor now, while its scope may still be open; nullopt if they are drawn

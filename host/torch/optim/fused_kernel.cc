@@ -235,11 +235,11 @@ void FusedKernel::step_slots(const FlatParameters& model, size_t first, size_t e
     return member.model == &model && member.slot_index >= first && member.slot_index < end;
   };
   const auto begin = std::find_if(members_.begin(), members_.end(), is_within);
-  const auto behind = std::find_if_not(begin, members_.end(), is_within);
+  const auto past = std::find_if_not(begin, members_.end(), is_within);
   const std::pair range{static_cast<size_t>(begin - members_.begin()),
-                        static_cast<size_t>(behind - members_.begin())};
+                        static_cast<size_t>(past - members_.begin())};
   step(apart_.try_emplace(range, runs_of(range.first, range.second)).first->second);
-  for (auto member = begin; member != behind; ++member) {
+  for (auto member = begin; member != past; ++member) {
     member->slot->parameter.mutable_grad().reset();
   }
 }
@@ -285,7 +285,8 @@ FusedKernel::Batch& FusedKernel::batch_for(Runs& runs, const Member& member) con
   const bool first_step = member.steps == 0;
   const FlatGroup& group = member.model->groups()[static_cast<size_t>(member.slot->group)];
   const FlatGroup* const alone =
-      group.state_memory != nullptr || home_of(group.parameters) != nullptr ? &group : nullptr;
+      group.state_memory != nullptr || managed_storage_of(group.parameters) != nullptr ? &group
+                                                                                       : nullptr;
   for (Batch& batch : runs.batches) {
     if (batch.options == member.options && batch.first_step == first_step && batch.alone == alone) {
       return batch;

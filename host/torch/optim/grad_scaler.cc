@@ -31,11 +31,11 @@ void unscale_and_check(const std::vector<at::Tensor>& gradients, at::Tensor over
            gradients[end].scalar_type() == gradients[begin].scalar_type()) {
       ++end;
     }
-    in_bunches({gradients.begin() + static_cast<std::ptrdiff_t>(begin),
-                gradients.begin() + static_cast<std::ptrdiff_t>(end)},
-               [&](at::TensorList bunch) {
-                 at::_amp_foreach_non_finite_check_and_unscale_(bunch, overflow, inverse);
-               });
+    visit_in_groups({gradients.begin() + static_cast<std::ptrdiff_t>(begin),
+                     gradients.begin() + static_cast<std::ptrdiff_t>(end)},
+                    [&](at::TensorList bunch) {
+                      at::_amp_foreach_non_finite_check_and_unscale_(bunch, overflow, inverse);
+                    });
   }
 }
 

@@ -30,11 +30,11 @@ std::string text_of(const ValueMeta& meta) {
 }
 
 at::Tensor header_of(const ValueMeta& meta) {
-  if (meta.empty() || static_cast<int64_t>(meta.size()) > kMostTensors) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("a stage passes on {} tensors; it can pass 1 to {}", meta.size(), kMostTensors),
-        {.hint = "cut where fewer tensors are passed on, or pack them"});
+  if (meta.empty() || static_cast<int64_t>(meta.size()) > kMaxWireTensors) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("a stage passes on {} tensors; it can pass 1 to {}", meta.size(),
+                            kMaxWireTensors),
+                {.hint = "cut where fewer tensors are passed on, or pack them"});
   }
   at::Tensor header = at::zeros({kHeaderNumbers}, at::kLong);
   int64_t* next = header.mutable_data_ptr<int64_t>();
@@ -42,18 +42,18 @@ at::Tensor header_of(const ValueMeta& meta) {
   for (const TensorMeta& tensor : meta) {
     to_db_dtype(tensor.type);  // throws
     const auto dimensions = static_cast<int64_t>(tensor.sizes.size());
-    if (dimensions > kMostDimensions) {
+    if (dimensions > kMaxWireDimensions) {
       throw Error(
           ErrorCode::kUnsupported,
           fmt::format("a stage passes on a tensor of {} dimensions; it can have at most {}",
-                      dimensions, kMostDimensions),
+                      dimensions, kMaxWireDimensions),
           {.hint = "flatten it in the layer before the cut and restore its shape after it"});
     }
     *next++ = static_cast<int64_t>(tensor.type);
     *next++ = tensor.wants_gradient ? 1 : 0;
     *next++ = dimensions;
     for (const int64_t size : tensor.sizes) *next++ = size;
-    next += kMostDimensions - dimensions;
+    next += kMaxWireDimensions - dimensions;
   }
   return header;
 }
@@ -66,17 +66,18 @@ ValueMeta meta_in(const at::Tensor& header) {
                 {.hint = "run the same build of Coupler on every rank"});
   };
   const int64_t tensors = *next++;
-  require(tensors >= 1 && tensors <= kMostTensors);
+  require(tensors >= 1 && tensors <= kMaxWireTensors);
   ValueMeta meta(static_cast<size_t>(tensors));
   for (TensorMeta& tensor : meta) {
     const int64_t type = *next++, gradient = *next++, dimensions = *next++;
     require(type >= 0 && type < static_cast<int64_t>(at::ScalarType::NumOptions) &&
-            (gradient == 0 || gradient == 1) && dimensions >= 0 && dimensions <= kMostDimensions);
+            (gradient == 0 || gradient == 1) && dimensions >= 0 &&
+            dimensions <= kMaxWireDimensions);
     tensor.type = static_cast<at::ScalarType>(type);
     tensor.wants_gradient = gradient == 1;
     tensor.sizes.assign(next, next + dimensions);
     for (const int64_t size : tensor.sizes) require(size >= 0);
-    next += kMostDimensions;
+    next += kMaxWireDimensions;
   }
   return meta;
 }
@@ -108,15 +109,15 @@ bool is_done(std::vector<Work>& works) {
 
 // If the backend cannot use the device's memory, operations on it would complete when submitted,
 // and receives could not be posted ahead. So messages then go through host memory.
-Link::Link(std::shared_ptr<Communicator> comm, int peer, c10::Device device)
+StageLink::StageLink(std::shared_ptr<Communicator> comm, int peer, c10::Device device)
     : comm_(std::move(comm)),
       peer_(peer),
       device_(device),
       wire_(comm_->is_on_streams() ? device : c10::Device(c10::kCPU)) {}
 
-Link::~Link() = default;
+StageLink::~StageLink() = default;
 
-db_op Link::op(db_kind kind, const at::Tensor& tensor) {
+db_op StageLink::op(db_kind kind, const at::Tensor& tensor) {
   db_op result{};
   result.kind = kind;
   result.dtype = to_db_dtype(tensor.scalar_type());
@@ -129,7 +130,7 @@ db_op Link::op(db_kind kind, const at::Tensor& tensor) {
   return result;
 }
 
-void Link::send(const std::vector<at::Tensor>& values, bool header) {
+void StageLink::send(const std::vector<at::Tensor>& values, bool header) {
   while (!sent_.empty() && is_done(sent_.front().works)) sent_.pop_front();
   Message message;
   if (header) message.values.push_back(header_of(meta_of(values)));
@@ -142,14 +143,14 @@ void Link::send(const std::vector<at::Tensor>& values, bool header) {
   }
 }
 
-void Link::finish() {
+void StageLink::finish() {
   while (!sent_.empty()) {
     for (Work& work : sent_.front().works) work.wait();
     sent_.pop_front();
   }
 }
 
-void Link::expect(const ValueMeta& meta) {
+void StageLink::expect(const ValueMeta& meta) {
   Message& message = expected_.emplace_back();
   for (const TensorMeta& tensor : meta) {
     message.values.push_back(at::empty(tensor.sizes, at::TensorOptions(tensor.type).device(wire_)));
@@ -159,13 +160,13 @@ void Link::expect(const ValueMeta& meta) {
   }
 }
 
-ValueMeta Link::receive_meta() {
+ValueMeta StageLink::receive_meta() {
   const at::Tensor header = at::zeros({kHeaderNumbers}, at::kLong);
   comm_->submit(op(DB_RECV, header)).wait();
   return meta_in(header);
 }
 
-std::vector<at::Tensor> Link::receive() {
+std::vector<at::Tensor> StageLink::receive() {
   Message& message = expected_.front();
   for (Work& work : message.works) work.wait();
   std::vector<at::Tensor> values = std::move(message.values);
@@ -174,7 +175,7 @@ std::vector<at::Tensor> Link::receive() {
   return values;
 }
 
-void Link::abort(const std::string& why) {
+void StageLink::abort(const std::string& why) {
   comm_->abort(why);
   for (Message& message : sent_) forget(message.works);
   for (Message& message : expected_) forget(message.works);
@@ -197,7 +198,7 @@ StageLinks::StageLinks(Communicator& comm, c10::Device device)
       const bool is_lower = stage == lower;
       auto& link =
           forward ? (is_lower ? values_out : values_in) : (is_lower ? gradients_in : gradients_out);
-      link = std::make_unique<Link>(std::move(shared), is_lower ? 1 : 0, device);
+      link = std::make_unique<StageLink>(std::move(shared), is_lower ? 1 : 0, device);
     }
   }
 }
@@ -212,7 +213,7 @@ void StageLinks::begin(uint64_t signature) {
 void StageLinks::abort(const std::string& why) {
   const std::array links = {values_in.get(), values_out.get(), gradients_in.get(),
                             gradients_out.get()};
-  for (Link* link : links) {
+  for (StageLink* link : links) {
     if (link != nullptr) link->abort(why);
   }
 }

@@ -1,6 +1,6 @@
-// Link: one direction between two neighboring stages, over their own communicator, on which only
-// one of them sends. So messages cannot deadlock, even on backends that run operations strictly in
-// order. Used by the training thread.
+// StageLink: one direction between two neighboring stages, over their own communicator, on which
+// only one of them sends. So messages cannot deadlock, even on backends that run operations
+// strictly in order. Used by the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +28,8 @@ struct TensorMeta {
 };
 using ValueMeta = std::vector<TensorMeta>;
 
-constexpr int64_t kMostTensors = 16, kMostDimensions = 8;
-constexpr int64_t kHeaderNumbers = 1 + kMostTensors * (3 + kMostDimensions);
+constexpr int64_t kMaxWireTensors = 16, kMaxWireDimensions = 8;
+constexpr int64_t kHeaderNumbers = 1 + kMaxWireTensors * (3 + kMaxWireDimensions);
 
 ValueMeta meta_of(const std::vector<at::Tensor>& values);
 std::string text_of(const ValueMeta& meta);  // "[Float [2, 3] with gradient, Long [2]]"
@@ -40,13 +40,13 @@ at::Tensor header_of(const ValueMeta& meta);
 // Throws Error(kMismatch) if the numbers are not a valid header.
 ValueMeta meta_in(const at::Tensor& header);
 
-class Link {
+class StageLink {
  public:
   // peer: the other of comm's two ranks. device: where received tensors are put.
-  Link(std::shared_ptr<Communicator> comm, int peer, c10::Device device);
-  ~Link();
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
+  StageLink(std::shared_ptr<Communicator> comm, int peer, c10::Device device);
+  ~StageLink();
+  StageLink(const StageLink&) = delete;
+  StageLink& operator=(const StageLink&) = delete;
 
   // Sends a value (header: its ValueMeta first) and returns at once; keeps the value until it is
   // sent.
@@ -94,8 +94,8 @@ struct StageLinks {
   void abort(const std::string& why);
 
   const int stage, stages;
-  std::unique_ptr<Link> values_in, gradients_out;  // null on the first stage
-  std::unique_ptr<Link> values_out, gradients_in;  // null on the last
+  std::unique_ptr<StageLink> values_in, gradients_out;  // null on the first stage
+  std::unique_ptr<StageLink> values_out, gradients_in;  // null on the last
   // The values of a micro-batch, by its number of rows.
   std::map<int64_t, ValueMeta> metas_in, metas_out;
 

@@ -101,7 +101,7 @@ void StageBatch::forward(int64_t micro_batch) {
 }
 
 Values StageBatch::receive_values(int64_t micro_batch) {
-  Link& link = *links_.values_in;
+  StageLink& link = *links_.values_in;
   auto& metas = links_.metas_in;
   const int64_t rows = work_.cut.size(micro_batch);
   return with_neighbor("waiting for the activations of", links_.stage, links_.stage - 1, [&] {
@@ -143,7 +143,7 @@ void StageBatch::send_values(const Values& values, int64_t micro_batch) {
 
 // Posts one receive ahead: for the micro-batch whose backward is next.
 void StageBatch::expect_gradients() {
-  Link* const link = links_.gradients_in.get();
+  StageLink* const link = links_.gradients_in.get();
   if (link == nullptr || in_flight_.empty() || link->expects()) return;
   const ValueMeta meta = gradients_of(in_flight_.front().outputs);
   if (meta.empty()) return;

@@ -28,10 +28,11 @@ db_op message_op(db_kind kind, const at::Tensor& tensor, int peer) {
 
 }  // namespace
 
-PipelineStage::PipelineStage(Model described, StagePlan plan, std::shared_ptr<Communicator> comm)
-    : Strategy(std::move(described)), plan_(std::move(plan)), comm_(std::move(comm)) {
+PipelineStage::PipelineStage(Model described, StagePlacement placement,
+                             std::shared_ptr<Communicator> comm)
+    : Strategy(std::move(described)), placement_(std::move(placement)), comm_(std::move(comm)) {
   const at::NoGradGuard no_grad;
-  comm_->verify(facts_of(model()));
+  comm_->verify(shared_settings_of(model()));
   make_tied_communicators();
   take_values();
   NamedTensors trainable;
@@ -50,14 +51,14 @@ PipelineStage::PipelineStage(Model described, StagePlan plan, std::shared_ptr<Co
 }
 
 bool PipelineStage::keeps(size_t parameter) const {
-  const auto& stages = plan_.parameters[parameter];
+  const auto& stages = placement_.parameters[parameter];
   return std::find(stages.begin(), stages.end(), comm_->rank()) != stages.end();
 }
 
 void PipelineStage::make_tied_communicators() {
   std::map<std::vector<int>, std::shared_ptr<Communicator>> made;  // null: without this rank
-  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-    const std::vector<int>& stages = plan_.parameters[i];
+  for (size_t i = 0; i < placement_.parameters.size(); ++i) {
+    const std::vector<int>& stages = placement_.parameters[i];
     if (stages.size() < 2) continue;
     const auto [entry, is_new] = made.try_emplace(stages);
     if (is_new) {
@@ -77,7 +78,7 @@ void PipelineStage::take_values() {
   const auto whole = [&](size_t i) {
     return i < parameters ? variable(i) : model().buffers[i - parameters].second;
   };
-  std::vector<std::vector<int>> receivers = plan_.parameters;
+  std::vector<std::vector<int>> receivers = placement_.parameters;
   std::vector<int> all(static_cast<size_t>(comm_->size()));
   for (int other = 0; other < comm_->size(); ++other) all[static_cast<size_t>(other)] = other;
   receivers.resize(parameters + model().buffers.size(), all);
@@ -140,7 +141,7 @@ void PipelineStage::take_values() {
          whole(i)});
     index_on_meta.push_back(i);
   }
-  materialise(on_meta,
+  materialize(on_meta,
               [&](size_t i, const at::Tensor& value) { pass_on(index_on_meta[i], value); });
 }
 
@@ -179,8 +180,9 @@ void PipelineStage::begin_backward(double) {
 // A tied gradient counts once, on the first of its stages.
 double PipelineStage::gradient_norm() {
   std::vector<at::Tensor> counted;
-  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-    if (plan_.parameters[i].front() != comm_->rank() || !variable(i).grad().defined()) continue;
+  for (size_t i = 0; i < placement_.parameters.size(); ++i) {
+    if (placement_.parameters[i].front() != comm_->rank() || !variable(i).grad().defined())
+      continue;
     counted.push_back(variable(i).grad());
   }
   const double norm = std::sqrt(all_reduce_number(*comm_, sum_of_squares(counted), DB_SUM));
@@ -191,7 +193,7 @@ double PipelineStage::gradient_norm() {
 
 at::Tensor PipelineStage::whole_gradient(size_t parameter) {
   const at::NoGradGuard no_grad;
-  const int owner = plan_.parameters[parameter].front();
+  const int owner = placement_.parameters[parameter].front();
   const at::Tensor& own = variable(parameter).grad();
   const bool sends = comm_->rank() == owner;
   const double there = all_reduce_number(*comm_, sends && own.defined() ? 1 : 0, DB_MAX);
@@ -206,7 +208,7 @@ at::Tensor PipelineStage::whole_gradient(size_t parameter) {
 
 std::optional<ParameterPart> PipelineStage::part(size_t parameter) {
   if (!keeps(parameter)) return std::nullopt;
-  const std::vector<int>& stages = plan_.parameters[parameter];
+  const std::vector<int>& stages = placement_.parameters[parameter];
   const auto copy = std::find(stages.begin(), stages.end(), comm_->rank()) - stages.begin();
   return ParameterPart{.parameter = parameter,
                        .begin = 0,
@@ -219,7 +221,7 @@ std::optional<ParameterPart> PipelineStage::part(size_t parameter) {
 
 at::Tensor PipelineStage::whole_parameter(size_t parameter) {
   const at::NoGradGuard no_grad;
-  const int owner = plan_.parameters[parameter].front();
+  const int owner = placement_.parameters[parameter].front();
   const at::Tensor& own = variable(parameter);
   if (comm_->size() == 1) return own.detach();
   const at::Tensor whole =
@@ -233,7 +235,7 @@ at::Tensor PipelineStage::whole_parameter(size_t parameter) {
 void PipelineStage::synchronize() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < model().buffers.size(); ++i) {
-    broadcast_coalesced(*comm_, {model().buffers[i].second}, plan_.buffers[i]);
+    broadcast_coalesced(*comm_, {model().buffers[i].second}, placement_.buffers[i]);
   }
 }
 

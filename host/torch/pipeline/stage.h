@@ -15,7 +15,7 @@
 namespace coupler {
 
 // Which stages (ranks of the pipeline's communicator) keep each tensor, ascending, at least one.
-struct StagePlan {
+struct StagePlacement {
   std::vector<std::vector<int>> parameters;  // an entry for each of Model::parameters
   std::vector<int> buffers;                  // the stage that changes it
 };
@@ -25,7 +25,7 @@ class PipelineStage : public Strategy, private GradientSync {
   // Gives every rank the values of rank 0, which materializes tensors on meta one at a time and
   // sends them to the ranks that keep them. comm: the pipeline's own; its size is the number of
   // stages. Collective.
-  PipelineStage(Model model, StagePlan plan, std::shared_ptr<Communicator> comm);
+  PipelineStage(Model model, StagePlacement placement, std::shared_ptr<Communicator> comm);
 
   // Call around the backwards of one batch. finish_gradients sums the gradients of tied parameters.
   // Collective among the stages that share some.
@@ -54,7 +54,7 @@ class PipelineStage : public Strategy, private GradientSync {
   void make_tied_communicators();
   const at::Tensor& variable(size_t i) const { return model().parameters[i].tensor; }
 
-  const StagePlan plan_;
+  const StagePlacement placement_;
   const std::shared_ptr<Communicator> comm_;
   std::vector<std::shared_ptr<Communicator>> tied_comms_;
   std::vector<Tied> tied_;

@@ -131,11 +131,12 @@ std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions
   }
   for (size_t s = 0; s < met.size(); ++s) {
     if (met[s]) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("quantize.skip: '{}' matches no linear layer", shown(options.skip[s])),
-                {.subject = options.skip[s],
-                 .hint = "name a part of a weight's path, such as \"lm_head\" or \"layers.0.mlp\"; "
-                         "embeddings and norms are never quantized"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("quantize.skip: '{}' matches no linear layer", for_message(options.skip[s])),
+        {.subject = options.skip[s],
+         .hint = "name a part of a weight's path, such as \"lm_head\" or \"layers.0.mlp\"; "
+                 "embeddings and norms are never quantized"});
   }
   if (layers.empty())
     throw Error(ErrorCode::kInvalidArgument,

@@ -14,7 +14,7 @@
 
 namespace coupler {
 
-class PackedWeight : public Packed {
+class PackedWeight : public PackedFormat {
  public:
   PackedWeight(PackedLayout layout, bool transposed, at::ScalarType type)
       : layout_(layout), transposed_(transposed), type_(type) {}

@@ -37,7 +37,7 @@ class MemoryBudget {
   bool on() const { return limit_.load(std::memory_order_relaxed) != 0; }
   uint64_t limit() const { return limit_; }
   uint64_t held() const { return held_; }  // base included
-  uint64_t most_held() const { return most_; }
+  uint64_t peak_held() const { return most_; }
 
   // For the error message: what is known about the tensors, and what would need less memory.
   void expect(std::string known, std::string hint);

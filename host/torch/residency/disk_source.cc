@@ -37,7 +37,7 @@ int open_unnamed(const std::string& folder) {
 }
 
 // Not every file system supports O_DIRECT; without it, written data stays in the page cache.
-void go_direct(int file) {
+void enable_direct_io(int file) {
   const int flags = ::fcntl(file, F_GETFL);
   if (flags >= 0) ::fcntl(file, F_SETFL, flags | O_DIRECT);
 }
@@ -61,7 +61,7 @@ BlockFile::BlockFile(std::string folder)
     log(LogLevel::kWarning, "offload",
         fmt::format("{} is a tmpfs, which is memory: offloading to it frees no memory", folder_));
   }
-  go_direct(file_.get());
+  enable_direct_io(file_.get());
 }
 
 uint64_t BlockFile::grow(uint64_t bytes) {
@@ -96,7 +96,7 @@ void BlockFile::fail(const char* action, uint64_t offset, int error) const {
 }
 
 // Some file systems reject O_DIRECT only on the first transfer.
-bool BlockFile::stop_going_direct() const {
+bool BlockFile::disable_direct_io() const {
   const int flags = ::fcntl(file_.get(), F_GETFL);
   return flags >= 0 && (flags & O_DIRECT) != 0 &&
          ::fcntl(file_.get(), F_SETFL, flags & ~O_DIRECT) == 0;
@@ -110,7 +110,7 @@ void BlockFile::transfer(const char* action, uint64_t offset, size_t size,
         one(done, std::min(kAtOnce, size - done), static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     // A transfer that was cut short may also continue at an unaligned offset.
-    if (count < 0 && errno == EINVAL && stop_going_direct()) continue;
+    if (count < 0 && errno == EINVAL && disable_direct_io()) continue;
     if (count <= 0) fail(action, offset + done, count < 0 ? errno : EIO);
     done += static_cast<size_t>(count);
   }
@@ -130,8 +130,10 @@ void BlockFile::write(uint64_t offset, const void* from, size_t size) const {
   });
 }
 
-DiskSource::DiskSource(const std::string& folder, size_t most_behind)
-    : file_(folder), most_behind_(std::max<size_t>(most_behind, 1)), thread_([this] { work(); }) {}
+DiskSource::DiskSource(const std::string& folder, size_t max_queued_writes)
+    : file_(folder),
+      max_queued_writes_(std::max<size_t>(max_queued_writes, 1)),
+      thread_([this] { work(); }) {}
 
 DiskSource::~DiskSource() {
   {
@@ -182,9 +184,9 @@ void DiskSource::store(size_t unit, const void* memory) {
   file_.write(to.offset, memory, to.bytes);
 }
 
-void DiskSource::put_away(size_t unit, BufferPool::Buffer memory) {
+void DiskSource::write_back(size_t unit, BufferPool::Buffer memory) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return waiting_.size() < most_behind_ || error_; });
+  changed_.wait(lock, [this] { return waiting_.size() < max_queued_writes_ || error_; });
   if (error_) return;  // the next fill throws it
   waiting_.push_back({unit, std::move(memory)});
   lock.unlock();

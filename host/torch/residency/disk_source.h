@@ -50,7 +50,7 @@ class BlockFile {
   template <class Transfer>
   void transfer(const char* action, uint64_t offset, size_t size, const Transfer& one) const;
   [[noreturn]] void fail(const char* action, uint64_t offset, int error) const;
-  bool stop_going_direct() const;
+  bool disable_direct_io() const;
 
   std::string folder_;
   UniqueFd file_;
@@ -59,8 +59,9 @@ class BlockFile {
 
 class DiskSource : public Source {
  public:
-  // most_behind: how many units may be queued for writing, at least 1; put_away() of more waits.
-  DiskSource(const std::string& folder, size_t most_behind);
+  // max_queued_writes: how many units may be queued for writing, at least 1; write_back() of more
+  // waits.
+  DiskSource(const std::string& folder, size_t max_queued_writes);
   ~DiskSource() override;  // drops units not written yet
   DiskSource(const DiskSource&) = delete;
   DiskSource& operator=(const DiskSource&) = delete;
@@ -70,7 +71,7 @@ class DiskSource : public Source {
 
   void fill(size_t unit, void* memory) override;
   void store(size_t unit, const void* memory) override;
-  void put_away(size_t unit, BufferPool::Buffer memory) override;
+  void write_back(size_t unit, BufferPool::Buffer memory) override;
 
  private:
   struct Place {
@@ -87,7 +88,7 @@ class DiskSource : public Source {
   void work();
 
   BlockFile file_;
-  const size_t most_behind_;
+  const size_t max_queued_writes_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -55,8 +55,8 @@ void StagedSource::store(size_t unit, const void* memory) {
   source_->store(unit, brought(unit, memory).data());
 }
 
-void StagedSource::put_away(size_t unit, BufferPool::Buffer memory) {
-  source_->put_away(unit, brought(unit, memory.data()));
+void StagedSource::write_back(size_t unit, BufferPool::Buffer memory) {
+  source_->write_back(unit, brought(unit, memory.data()));
 }
 
 }  // namespace coupler

@@ -53,7 +53,7 @@ class StagedSource : public Source {
 
   void fill(size_t unit, void* memory) override;
   void store(size_t unit, const void* memory) override;
-  void put_away(size_t unit, BufferPool::Buffer memory) override;
+  void write_back(size_t unit, BufferPool::Buffer memory) override;
 
  private:
   BufferPool::Buffer brought(size_t unit, const void* memory);

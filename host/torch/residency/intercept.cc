@@ -18,37 +18,37 @@
 #include <string_view>
 #include <utility>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "residency/packed.h"
 #include "residency/residency.h"
 
 namespace coupler {
 
-// Journey: one operation of a model spread over several devices. Moves its arguments to the device
-// it runs on and marks its results, so that operations on them also come through the intercept,
-// which moves their other arguments, whatever device the program has them on.
+// CrossDeviceCall: one operation of a model spread over several devices. Moves its arguments to the
+// device it runs on and marks its results, so that operations on them also come through the
+// intercept, which moves their other arguments, whatever device the program has them on.
 //
 // Lives on the intercept's stack and works below its dispatch key; [any-thread].
 
 namespace {
 
-class Journey {
+class CrossDeviceCall {
  public:
   // runs_on: the device of the parameters among the arguments; unset if none of them has one.
-  // Without parameters (`only_travellers`), the operation runs where the last one with parameters
+  // Without parameters (`only_intercepted`), the operation runs where the last one with parameters
   // did, if one of its arguments is there; otherwise where the first argument outside the CPU is.
-  Journey(const c10::OperatorHandle& op, torch::jit::Stack& stack,
-          std::optional<c10::Device> runs_on, bool only_travellers);
-  Journey(const Journey&) = delete;
-  Journey& operator=(const Journey&) = delete;
+  CrossDeviceCall(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                  std::optional<c10::Device> runs_on, bool only_intercepted);
+  CrossDeviceCall(const CrossDeviceCall&) = delete;
+  CrossDeviceCall& operator=(const CrossDeviceCall&) = delete;
 
   // Call after the operation: copies written arguments back to the program's tensors and marks
   // results for the intercept.
-  void arrive(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
+  void finish(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
 
  private:
-  void bring(c10::IValue& value, bool writes);
-  at::Tensor brought(const at::Tensor& tensor, bool writes);
+  void move_argument(c10::IValue& value, bool writes);
+  at::Tensor moved(const at::Tensor& tensor, bool writes);
 
   std::optional<c10::Device> device_;
   c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 2> written_;  // the program's, and ours
@@ -84,11 +84,11 @@ std::optional<c10::Device> device_among(const c10::OperatorHandle& op,
   return at_last && !last_device->is_cpu() ? last_device : first;
 }
 
-Journey::Journey(const c10::OperatorHandle& op, torch::jit::Stack& stack,
-                 std::optional<c10::Device> runs_on, bool only_travellers) {
+CrossDeviceCall::CrossDeviceCall(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                                 std::optional<c10::Device> runs_on, bool only_intercepted) {
   if (runs_on) {
     last_device = device_ = runs_on;
-  } else if (only_travellers) {
+  } else if (only_intercepted) {
     device_ = device_among(op, stack);
   }
   if (!device_ || is_between_devices(op)) return;
@@ -96,11 +96,11 @@ Journey::Journey(const c10::OperatorHandle& op, torch::jit::Stack& stack,
   const size_t begin = stack.size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::AliasInfo* const alias = arguments[i].alias_info();
-    bring(stack[begin + i], alias != nullptr && alias->isWrite());
+    move_argument(stack[begin + i], alias != nullptr && alias->isWrite());
   }
 }
 
-at::Tensor Journey::brought(const at::Tensor& tensor, bool writes) {
+at::Tensor CrossDeviceCall::moved(const at::Tensor& tensor, bool writes) {
   if (!tensor.defined() || tensor.device() == *device_ || is_number(tensor)) return tensor;
   at::Tensor there = tensor.to(*device_);
   if (writes) written_.emplace_back(tensor, there);
@@ -108,24 +108,24 @@ at::Tensor Journey::brought(const at::Tensor& tensor, bool writes) {
 }
 
 // Copies a list before changing it, since copies of an IValue share their list.
-void Journey::bring(c10::IValue& value, bool writes) {
+void CrossDeviceCall::move_argument(c10::IValue& value, bool writes) {
   if (value.isTensor()) {
-    value = brought(value.toTensor(), writes);
+    value = moved(value.toTensor(), writes);
   } else if (value.isTensorList()) {
     c10::List<at::Tensor> list = value.toTensorList().copy();
-    for (size_t i = 0; i < list.size(); ++i) list.set(i, brought(list.get(i), writes));
+    for (size_t i = 0; i < list.size(); ++i) list.set(i, moved(list.get(i), writes));
     value = list;
   } else if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> list = value.toOptionalTensorList().copy();
     for (size_t i = 0; i < list.size(); ++i) {
       const std::optional<at::Tensor> tensor = list.get(i);
-      if (tensor) list.set(i, brought(*tensor, writes));
+      if (tensor) list.set(i, moved(*tensor, writes));
     }
     value = list;
   }
 }
 
-void Journey::arrive(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
+void CrossDeviceCall::finish(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
   if (!device_) return;
   for (const auto& [original, there] : written_) original.copy_(there);
   for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
@@ -155,10 +155,10 @@ class Pins {
   Pins(const Pins&) = delete;
   Pins& operator=(const Pins&) = delete;
 
-  void add(const Home& home) {
-    home.unit->residency->use(*home.unit);
-    units_.push_back(home.unit);
-    packed_ = packed_ || home.packed != nullptr;
+  void add(const ManagedStorage& managed) {
+    managed.unit->residency->use(*managed.unit);
+    units_.push_back(managed.unit);
+    packed_ = packed_ || managed.packed != nullptr;
   }
   bool packed() const { return packed_; }  // whether any of the parameters is
   bool empty() const { return units_.empty(); }
@@ -180,13 +180,13 @@ class Pins {
   bool packed_ = false;
 };
 
-[[noreturn]] void refuse_write(const c10::OperatorHandle& op, const Home& home) {
-  if (home.unit->placed) {
+[[noreturn]] void refuse_write(const c10::OperatorHandle& op, const ManagedStorage& managed) {
+  if (managed.unit->placed) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("{} writes to parameter '{}', which was placed by a device map and is "
                             "fetched for each use: the change would be lost",
-                            op.schema().name(), home.name),
-                {.subject = home.name,
+                            op.schema().name(), managed.name),
+                {.subject = managed.name,
                  .hint = "change it before dispatching the model; dispatched models are for "
                          "inference"});
   }
@@ -194,32 +194,32 @@ class Pins {
       ErrorCode::kUsage,
       fmt::format("{} writes to parameter '{}', which is gathered from its owners for each use "
                   "(unit '{}'): the change would be lost",
-                  op.schema().name(), home.name, home.unit->name),
-      {.subject = home.name,
+                  op.schema().name(), managed.name, managed.unit->name),
+      {.subject = managed.name,
        .hint = "write to parameters inside coupler::summon_full_parameters(net, true), and give "
                "optimizers to accelerator.prepare"});
 }
 
 // Module::to() ends here for each parameter.
-[[noreturn]] void refuse_move(const Home& home) {
+[[noreturn]] void refuse_move(const ManagedStorage& managed) {
   throw Error(ErrorCode::kUsage,
               fmt::format("parameter '{}' belongs to a model placed by a device map and cannot be "
                           "moved to another device",
-                          home.name),
-              {.subject = home.name,
+                          managed.name),
+              {.subject = managed.name,
                .hint = "move the model before dispatching it, or drop its handle and load it again "
                        "with another map"});
 }
 
 // Whether the operation copies its argument to a named device of another type.
 bool moves_elsewhere(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                     const Home& home) {
+                     const ManagedStorage& managed) {
   const c10::FunctionSchema& schema = op.schema();
   if (schema.name() != "aten::to" && schema.name() != "aten::_to_copy") return false;
   const auto index = schema.argumentIndexWithName("device");
   if (!index) return false;
   const c10::IValue& device = stack[stack.size() - schema.arguments().size() + *index];
-  return device.isDevice() && device.toDevice().type() != home.device.type();
+  return device.isDevice() && device.toDevice().type() != managed.device.type();
 }
 
 void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins& pins) {
@@ -227,15 +227,15 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
   const size_t first = stack.size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {
     each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
-      Home* const home = home_of(tensor);
-      if (home == nullptr) return;
-      Unit& unit = *home->unit;
+      ManagedStorage* const managed = managed_storage_of(tensor);
+      if (managed == nullptr) return;
+      Unit& unit = *managed->unit;
       const c10::AliasInfo* const alias = arguments[i].alias_info();
       const bool writes = alias != nullptr && alias->isWrite();
-      if (writes && home->packed != nullptr) refuse_packed(*home, "writing to it");
-      if (writes && !unit.writes_back && unit.writable.load() == 0) refuse_write(op, *home);
-      if (unit.placed && moves_elsewhere(op, stack, *home)) refuse_move(*home);
-      pins.add(*home);
+      if (writes && managed->packed != nullptr) refuse_packed(*managed, "writing to it");
+      if (writes && !unit.writes_back && unit.writable.load() == 0) refuse_write(op, *managed);
+      if (unit.placed && moves_elsewhere(op, stack, *managed)) refuse_move(*managed);
+      pins.add(*managed);
       if (writes) unit.written.store(true);
     });
   }
@@ -243,7 +243,7 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
 
 bool is_to_cast(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != type &&
-         home_of(tensor) == nullptr;
+         managed_storage_of(tensor) == nullptr;
 }
 
 // The type of a normalization's running statistics, if it has any. Normalizations write them
@@ -263,7 +263,8 @@ std::optional<at::ScalarType> statistics_type(const c10::OperatorHandle& op,
 void cast_parameters(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
   for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
     c10::IValue& value = stack[i];
-    if (value.isTensor() && value.toTensor().defined() && home_of(value.toTensor()) != nullptr) {
+    if (value.isTensor() && value.toTensor().defined() &&
+        managed_storage_of(value.toTensor()) != nullptr) {
       value = value.toTensor().to(type);
     }
   }
@@ -305,7 +306,7 @@ void run_intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   Pins pins;
   pin_arguments(op, *stack, pins);
   const c10::impl::ExcludeDispatchKeyGuard below(kParameterKey);
-  const Journey journey(op, *stack, pins.device(), pins.empty());
+  const CrossDeviceCall cross_device(op, *stack, pins.device(), pins.empty());
   if (const auto type = pins.compute_type()) {
     if (const auto statistics = statistics_type(op, *stack)) {
       cast_parameters(op, *stack, *statistics);
@@ -314,13 +315,13 @@ void run_intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     }
   }
   if (pins.packed() && run_packed(op, *stack)) {
-    journey.arrive(op, *stack);
+    cross_device.finish(op, *stack);
     return;
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kParameterKey),
                      stack);
   if (const auto type = pins.output_type()) cast_results(op, *stack, *type);
-  journey.arrive(op, *stack);
+  cross_device.finish(op, *stack);
 }
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
@@ -343,9 +344,10 @@ class CountingSource : public Source {
 
 }  // namespace
 
-Home* home_of(const at::Tensor& tensor) {
+ManagedStorage* managed_storage_of(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return impl.has_storage() ? Home::of(*impl.unsafe_storage().unsafeGetStorageImpl()) : nullptr;
+  return impl.has_storage() ? ManagedStorage::of(*impl.unsafe_storage().unsafeGetStorageImpl())
+                            : nullptr;
 }
 
 void put_intercept(const at::Tensor& parameter) {
@@ -355,14 +357,14 @@ void put_intercept(const at::Tensor& parameter) {
 
 bool has_intercept(const at::Tensor& parameter) { return parameter.key_set().has(kParameterKey); }
 
-at::Tensor make_managed(Home& home, at::IntArrayRef sizes, at::ScalarType type) {
+at::Tensor make_managed(ManagedStorage& managed, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::InferenceMode no_inference(false);
-  const at::Tensor like = at::empty({0}, at::TensorOptions().dtype(type).device(home.device));
+  const at::Tensor like = at::empty({0}, at::TensorOptions().dtype(type).device(managed.device));
   const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
-  home.storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       c10::DataPtr(nullptr, home.device), nullptr,
-                                                       /*resizable=*/false);
-  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(home.storage),
+  managed.storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(nullptr, managed.device), nullptr,
+      /*resizable=*/false);
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(managed.storage),
                                                                like.key_set(), like.dtype());
   result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return result;
@@ -375,8 +377,8 @@ void check_intercept() {
     Residency residency(std::make_unique<CountingSource>(fills), pool, {});
     auto unit = std::make_unique<Unit>();
     unit->bytes = sizeof(float);
-    unit->homes.push_back(std::make_unique<Home>());
-    const at::Tensor probe = make_managed(*unit->homes[0], {1}, at::kFloat);
+    unit->storages.push_back(std::make_unique<ManagedStorage>());
+    const at::Tensor probe = make_managed(*unit->storages[0], {1}, at::kFloat);
     residency.add(std::move(unit));
     put_intercept(probe);
     const at::Tensor view = probe.view({1, 1}).detach();

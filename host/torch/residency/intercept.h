@@ -17,16 +17,16 @@ namespace coupler {
 // A model may be spread over several devices. If a unit names the device its operations run on,
 // their other arguments are moved there and their results are intercepted as well.
 
-// Routes operations on the parameter through the intercept. Its storage must be a home's.
+// Routes operations on the parameter through the intercept. Its storage must be managed.
 void put_intercept(const at::Tensor& parameter);
 bool has_intercept(const at::Tensor& parameter);
 
-// Returns a parameter of `sizes` and `type` whose storage is home's, for at::Tensor::set_data or
-// put_value. Creates home.storage.
-at::Tensor make_managed(Home& home, at::IntArrayRef sizes, at::ScalarType type);
+// Returns a parameter of `sizes` and `type` whose storage is managed's, for at::Tensor::set_data or
+// put_value. Creates managed.storage.
+at::Tensor make_managed(ManagedStorage& managed, at::IntArrayRef sizes, at::ScalarType type);
 
-// The home of a tensor's storage; null if it has no storage or is not managed.
-Home* home_of(const at::Tensor& tensor);
+// The managed storage of a tensor; null if it has no storage or is not managed.
+ManagedStorage* managed_storage_of(const at::Tensor& tensor);
 
 // Runs an operation on a managed parameter and throws Error(kUnsupported) if the intercept did not
 // see it, i.e. if LibTorch's internals have changed. Runs once per process; cheap.

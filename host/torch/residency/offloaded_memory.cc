@@ -50,15 +50,15 @@ OffloadedMemory::~OffloadedMemory() {
 }
 
 at::Tensor OffloadedMemory::make(const std::string& name, int64_t numel, at::ScalarType type) {
-  auto home = std::make_unique<Home>();
-  home->name = name;
-  home->device = device_;
-  at::Tensor result = make_managed(*home, {numel}, type);
+  auto managed = std::make_unique<ManagedStorage>();
+  managed->name = name;
+  managed->device = device_;
+  at::Tensor result = make_managed(*managed, {numel}, type);
   auto unit = std::make_unique<Unit>();
   unit->name = name;
   unit->bytes = static_cast<size_t>(BlockFile::aligned(std::max<size_t>(result.nbytes(), 1)));
   unit->writes_back = true;
-  unit->homes.push_back(std::move(home));
+  unit->storages.push_back(std::move(managed));
   add_(unit->bytes);
   bytes_ += unit->bytes;
   residency_->add(std::move(unit));

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "empty_weights/recipe.h"
+#include "empty_weights/recording.h"
 #include "residency/autograd_node.h"
 #include "residency/intercept.h"
 
@@ -44,30 +44,30 @@ bool is_recorded(std::initializer_list<const at::Tensor*> tensors) {
 }
 
 template <class... Tensors>
-void end_backward(const at::Tensor& result, const Home& home, const Tensors&... from) {
-  const AutogradNode node = make_autograd_node<NoBackward>(home.name);
+void end_backward(const at::Tensor& result, const ManagedStorage& managed, const Tensors&... from) {
+  const AutogradNode node = make_autograd_node<NoBackward>(managed.name);
   node->set_next_edges(torch::autograd::collect_next_edges(from...));
   torch::autograd::set_history(result, node);
 }
 
-const Home* packed_home(const at::Tensor& tensor) {
-  const Home* const home = tensor.defined() ? home_of(tensor) : nullptr;
-  return home != nullptr && home->packed != nullptr ? home : nullptr;
+const ManagedStorage* packed_storage(const at::Tensor& tensor) {
+  const ManagedStorage* const managed = tensor.defined() ? managed_storage_of(tensor) : nullptr;
+  return managed != nullptr && managed->packed != nullptr ? managed : nullptr;
 }
 
 enum class Side { kOutIn, kInOut };
 
 // The orientation in which a tensor shows its parameter's whole matrix; unset if it shows a part or
 // something else.
-std::optional<Side> side_of(const at::Tensor& tensor, const Home& home) {
+std::optional<Side> side_of(const at::Tensor& tensor, const ManagedStorage& managed) {
   if (tensor.dim() != 2 || tensor.storage_offset() != 0) return std::nullopt;
-  if (tensor.scalar_type() != home.packed_type || tensor.numel() != home.packed_numel)
+  if (tensor.scalar_type() != managed.packed_type || tensor.numel() != managed.packed_numel)
     return std::nullopt;
   const int64_t rows = tensor.size(0), columns = tensor.size(1);
-  if (tensor.stride(0) == columns && tensor.stride(1) == 1 && rows == home.packed_rows)
-    return home.packed->transposed() ? Side::kInOut : Side::kOutIn;
-  if (tensor.stride(0) == 1 && tensor.stride(1) == rows && columns == home.packed_rows)
-    return home.packed->transposed() ? Side::kOutIn : Side::kInOut;
+  if (tensor.stride(0) == columns && tensor.stride(1) == 1 && rows == managed.packed_rows)
+    return managed.packed->transposed() ? Side::kInOut : Side::kOutIn;
+  if (tensor.stride(0) == 1 && tensor.stride(1) == rows && columns == managed.packed_rows)
+    return managed.packed->transposed() ? Side::kOutIn : Side::kInOut;
   return std::nullopt;
 }
 
@@ -98,19 +98,19 @@ std::optional<Product> product_of(const c10::OperatorHandle& op, const torch::ji
   } else {
     return std::nullopt;
   }
-  const Home* const home = packed_home(product.weight);
-  if (home == nullptr || side_of(product.weight, *home) != side) return std::nullopt;
+  const ManagedStorage* const managed = packed_storage(product.weight);
+  if (managed == nullptr || side_of(product.weight, *managed) != side) return std::nullopt;
   const at::Tensor& x = product.x;
   const int64_t out = product.weight.size(side == Side::kOutIn ? 0 : 1);
   const int64_t in = product.weight.size(side == Side::kOutIn ? 1 : 0);
-  const bool fits = x.defined() && packed_home(x) == nullptr && x.dim() >= 1 && x.size(-1) == in &&
-                    x.layout() == at::kStrided && x.scalar_type() == home->packed_type &&
-                    x.device() == home->device;
+  const bool fits = x.defined() && packed_storage(x) == nullptr && x.dim() >= 1 &&
+                    x.size(-1) == in && x.layout() == at::kStrided &&
+                    x.scalar_type() == managed->packed_type && x.device() == managed->device;
   const at::Tensor& bias = product.bias;
   const bool bias_fits =
       !bias.defined() ||
       (bias.dim() == 1 && bias.size(0) == out && bias.scalar_type() == x.scalar_type() &&
-       bias.device() == x.device() && packed_home(bias) == nullptr);
+       bias.device() == x.device() && packed_storage(bias) == nullptr);
   // Autocast chooses the type it computes in itself, so it gets the values.
   if (!fits || !bias_fits || at::autocast::is_autocast_enabled(x.device().type()))
     return std::nullopt;
@@ -130,18 +130,19 @@ bool is_view(std::string_view name) {
 }
 
 // The values that a parameter, or a view of it, shows.
-at::Tensor dense(const at::Tensor& tensor, const Home& home) {
-  if (tensor.scalar_type() != home.packed_type) refuse_packed(home, "viewing it as another type");
+at::Tensor dense(const at::Tensor& tensor, const ManagedStorage& managed) {
+  if (tensor.scalar_type() != managed.packed_type)
+    refuse_packed(managed, "viewing it as another type");
   at::Tensor values;
   {
     const at::NoGradGuard no_grad;
-    values = home.packed->unpack(home.memory, home.device)
+    values = managed.packed->unpack(managed.memory, managed.device)
                  .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   }
   if (!is_recorded({&tensor})) return values;
   // A view has its own graph, which set_history does not replace.
   values = values.clone();
-  end_backward(values, home, tensor);
+  end_backward(values, managed, tensor);
   return values;
 }
 
@@ -149,14 +150,14 @@ at::Tensor dense(const at::Tensor& tensor, const Home& home) {
 
 bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   if (const auto product = product_of(op, stack)) {
-    const Home& home = *packed_home(product->weight);
+    const ManagedStorage& managed = *packed_storage(product->weight);
     at::Tensor result;
     {
       const at::NoGradGuard no_grad;
-      result = home.packed->multiply(product->x, product->bias, home.memory, home.device);
+      result = managed.packed->multiply(product->x, product->bias, managed.memory, managed.device);
     }
     if (is_recorded({&product->x, &product->weight, &product->bias}))
-      end_backward(result, home, product->x, product->weight, product->bias);
+      end_backward(result, managed, product->x, product->weight, product->bias);
     torch::jit::drop(stack, op.schema().arguments().size());
     torch::jit::push(stack, std::move(result));
     return true;
@@ -167,9 +168,9 @@ bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   bool changed = false;
   for_each_tensor(std::vector<c10::IValue>(arguments),
                   [&](Position position, const at::Tensor& tensor) {
-                    const Home* const home = packed_home(tensor);
-                    if (home == nullptr) return;
-                    put(arguments, position, dense(tensor, *home));
+                    const ManagedStorage* const managed = packed_storage(tensor);
+                    if (managed == nullptr) return;
+                    put(arguments, position, dense(tensor, *managed));
                     changed = true;
                   });
   if (changed)
@@ -177,10 +178,10 @@ bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   return false;
 }
 
-void refuse_packed(const Home& home, const char* action) {
+void refuse_packed(const ManagedStorage& managed, const char* action) {
   throw Error(ErrorCode::kUsage,
-              fmt::format("'{}' is quantized, which does not allow {}", home.name, action),
-              {.subject = home.name,
+              fmt::format("'{}' is quantized, which does not allow {}", managed.name, action),
+              {.subject = managed.name,
                .hint = "work on the model before quantizing it, or on a copy of the weight "
                        "(clone() returns its values)"});
 }

@@ -10,11 +10,11 @@
 
 namespace coupler {
 
-struct Home;
+struct ManagedStorage;
 
-class Packed {
+class PackedFormat {
  public:
-  virtual ~Packed() = default;
+  virtual ~PackedFormat() = default;
 
   virtual size_t bytes() const = 0;
   // Whether the parameter is [in, out], as in GPT-2, and not [out, in].
@@ -34,6 +34,6 @@ class Packed {
 bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
 // Throws Error(kUsage) naming the parameter: `action` needs its unpacked values in memory.
-[[noreturn]] void refuse_packed(const Home& home, const char* action);
+[[noreturn]] void refuse_packed(const ManagedStorage& managed, const char* action);
 
 }  // namespace coupler

@@ -24,7 +24,7 @@ Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
     : source_(std::move(source)),
       pool_(pool),
       policy_(options, [this](size_t unit) { return try_release(*units_[unit]); }) {
-  if (options.prefetch > 0) thread_ = std::thread([this] { fetch_ahead(); });
+  if (options.prefetch > 0) thread_ = std::thread([this] { run_prefetch(); });
 }
 
 Residency::~Residency() {
@@ -33,17 +33,17 @@ Residency::~Residency() {
     finish_fetching(lock);
     stopping_ = true;
   }
-  wished_.notify_all();
+  prefetch_requested_.notify_all();
   if (thread_.joinable()) thread_.join();
   // Parameters may outlive us: they must neither look managed nor point to pool memory. A null
   // pointer is not enough, since kernels do not check; access must throw.
   for (const auto& unit : units_) {
-    for (const auto& home : unit->homes) {
-      home->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, home->device));
-      home->storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+    for (const auto& managed : unit->storages) {
+      managed->storage->set_data_ptr_noswap(c10::DataPtr(nullptr, managed->device));
+      managed->storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
           fmt::format("the values of parameter '{}' were destroyed with the Accelerator (or "
                       "Residency) that kept them",
-                      home->name));
+                      managed->name));
     }
   }
 }
@@ -52,9 +52,9 @@ Unit& Residency::add(std::unique_ptr<Unit> unit) {
   const std::lock_guard lock(mutex_);
   unit->residency = this;
   policy_.add(*unit);
-  for (const auto& home : unit->homes) {
-    home->unit = unit.get();
-    home->point_to(nullptr);
+  for (const auto& managed : unit->storages) {
+    managed->unit = unit.get();
+    managed->point_to(nullptr);
   }
   units_.push_back(std::move(unit));
   return *units_.back();
@@ -70,14 +70,14 @@ void Residency::use(Unit& unit) {
   }
   try {
     std::unique_lock lock(mutex_);
-    if (ahead_error_) std::rethrow_exception(std::exchange(ahead_error_, nullptr));
+    if (prefetch_error_) std::rethrow_exception(std::exchange(prefetch_error_, nullptr));
     current_.store(&unit, std::memory_order_relaxed);
     policy_.use(unit.index);
     // The unit's prefetch is over, even if it came with another rank's fetch: a wish left in the
     // queue would be fetched again after the unit's release, by this rank alone.
-    std::erase(wishes_, &unit);
+    std::erase(prefetch_queue_, &unit);
     if (fetching_ == &unit) fetching_ = nullptr;
-    if (wishes_.empty()) fetched_.notify_all();
+    if (prefetch_queue_.empty()) fetched_.notify_all();
     if (!unit.resident.load()) {
       lock.unlock();
       fetch(unit, /*ahead=*/false);
@@ -98,12 +98,12 @@ void Residency::await_arrival(const Unit& unit) {
   last_awaited = unit.arrival.load();
 }
 
-void Residency::use_blank(Unit& unit) {
+void Residency::use_for_overwrite(Unit& unit) {
   const std::lock_guard turn(source_mutex_);  // no other thread fills it meanwhile
   unit.pins.fetch_add(1);
   {
     const std::lock_guard lock(mutex_);
-    policy_.use_blank(unit.index);
+    policy_.use_for_overwrite(unit.index);
     if (unit.resident.load()) return;
   }
   try {
@@ -129,11 +129,11 @@ bool Residency::try_release(Unit& unit) {
     unit.resident.store(true);
     return false;
   }
-  for (const auto& home : unit.homes) home->point_to(nullptr);
+  for (const auto& managed : unit.storages) managed->point_to(nullptr);
   BufferPool::Buffer memory = std::move(unit.memory);
   if (!memory) source_->take_back(unit.index);
   if (unit.written.exchange(false) && unit.writes_back) {
-    source_->put_away(unit.index, std::move(memory));
+    source_->write_back(unit.index, std::move(memory));
   }
   forget_use(unit);
   return true;
@@ -152,11 +152,12 @@ void Residency::predict() {
   for (const size_t index : policy_.expected()) {
     Unit* const next = units_[index].get();
     if (next->resident.load() || next == fetching_) continue;
-    if (std::find(wishes_.begin(), wishes_.end(), next) != wishes_.end()) continue;
-    wishes_.push_back(next);
+    if (std::find(prefetch_queue_.begin(), prefetch_queue_.end(), next) != prefetch_queue_.end())
+      continue;
+    prefetch_queue_.push_back(next);
     any = true;
   }
-  if (any) wished_.notify_one();
+  if (any) prefetch_requested_.notify_one();
 }
 
 // A releaser that gives up because of a pin shows the unit as released for a moment, under the
@@ -183,7 +184,7 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
   unit.memory = std::move(memory);
   unit.arrived = std::move(arrived);
   unit.arrival.store(unit.arrived == nullptr ? 0 : ++arrivals_);
-  for (const auto& home : unit.homes) home->point_to(place);
+  for (const auto& managed : unit.storages) managed->point_to(place);
   unit.used = false;
   unit.resident.store(true);
 }
@@ -226,14 +227,14 @@ void Residency::fetch(Unit& unit, bool ahead) {
   }
 }
 
-void Residency::fetch_ahead() {
+void Residency::run_prefetch() {
   use_own_stream(pool_.device());
   std::unique_lock lock(mutex_);
   while (true) {
-    wished_.wait(lock, [&] { return stopping_ || !wishes_.empty(); });
+    prefetch_requested_.wait(lock, [&] { return stopping_ || !prefetch_queue_.empty(); });
     if (stopping_) return;
-    fetching_ = wishes_.front();
-    wishes_.pop_front();
+    fetching_ = prefetch_queue_.front();
+    prefetch_queue_.pop_front();
     Unit& unit = *fetching_;
     lock.unlock();
     std::exception_ptr error;
@@ -244,8 +245,8 @@ void Residency::fetch_ahead() {
     }
     lock.lock();
     fetching_ = nullptr;
-    if (error && !ahead_error_) ahead_error_ = error;
-    if (wishes_.empty()) fetched_.notify_all();
+    if (error && !prefetch_error_) prefetch_error_ = error;
+    if (prefetch_queue_.empty()) fetched_.notify_all();
   }
 }
 
@@ -255,9 +256,9 @@ void Residency::release(Unit& unit) {
   if (unit.used) try_release(unit);
 }
 
-// The other ranks depend on us for what they fetch ahead, so all wishes are completed.
+// The other ranks depend on us for what they fetch ahead, so all prefetches are completed.
 void Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
-  fetched_.wait(lock, [&] { return wishes_.empty() && !fetching_; });
+  fetched_.wait(lock, [&] { return prefetch_queue_.empty() && !fetching_; });
 }
 
 void Residency::release_all() {
@@ -286,9 +287,9 @@ uint64_t Residency::order_hash() {
   return policy_.order_hash();
 }
 
-void Residency::stop_fetching_ahead() {
+void Residency::stop_prefetching() {
   const std::lock_guard lock(mutex_);
-  policy_.stop_fetching_ahead();
+  policy_.stop_prefetching();
 }
 
 void Residency::store(Unit& unit) { source_->store(unit.index, unit.memory.data()); }

@@ -40,7 +40,7 @@ class Residency {
   void use(Unit& unit);
   // The same for a caller that overwrites the whole unit, so its old values need not be fetched.
   // Not for a shared residency.
-  void use_blank(Unit& unit);
+  void use_for_overwrite(Unit& unit);
   static void unpin(Unit& unit) { unit.pins.fetch_sub(1); }
 
   // Releases a unit that was used and is not pinned; leaves any other.
@@ -52,7 +52,7 @@ class Residency {
   // A hash of the orders in which units were used so far, which prefetching follows. Ranks compare
   // it and stop prefetching if theirs differ: units are then fetched when they are needed.
   uint64_t order_hash();
-  void stop_fetching_ahead();
+  void stop_prefetching();
   // Passes the unit's values to the source; the unit must be pinned.
   void store(Unit& unit);
 
@@ -69,7 +69,7 @@ class Residency {
   void attach(Unit& unit, BufferPool::Buffer memory, void* place,
               std::shared_ptr<c10::Event> arrived = nullptr);
   void fetch(Unit& unit, bool ahead);
-  void fetch_ahead();
+  void run_prefetch();
 
   const std::unique_ptr<Source> source_;
   BufferPool& pool_;
@@ -82,10 +82,10 @@ class Residency {
   uint64_t arrivals_ = 0;
   std::shared_ptr<c10::Event> changed_;  // the values' last change, which fetches must wait for
 
-  std::deque<Unit*> wishes_;
+  std::deque<Unit*> prefetch_queue_;
   Unit* fetching_ = nullptr;  // by thread_; reset to null if it need not any more
-  std::condition_variable wished_, fetched_;
-  std::exception_ptr ahead_error_;  // of fetch_ahead; rethrown by the next use
+  std::condition_variable prefetch_requested_, fetched_;
+  std::exception_ptr prefetch_error_;  // of run_prefetch; rethrown by the next use
   bool stopping_ = false;
   std::thread thread_;
 };

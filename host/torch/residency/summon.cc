@@ -26,9 +26,9 @@ FullParameters::FullParameters(const std::vector<at::Tensor>& parameters, bool w
     : state_(std::make_unique<State>()) {
   state_->writeback = writeback;
   for (const at::Tensor& parameter : parameters) {
-    const Home* const home = home_of(parameter);
-    if (home == nullptr) continue;
-    Unit* const unit = home->unit;
+    const ManagedStorage* const managed = managed_storage_of(parameter);
+    if (managed == nullptr) continue;
+    Unit* const unit = managed->unit;
     if (std::find(state_->units.begin(), state_->units.end(), unit) != state_->units.end()) {
       continue;
     }

@@ -1,5 +1,5 @@
-// Unit: parameters that become resident and are released together. Home: what the storage of one
-// parameter carries. Both belong to a Residency, which controls access.
+// Unit: parameters that become resident and are released together. ManagedStorage: what the storage
+// of one parameter carries. Both belong to a Residency, which controls access.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,13 +22,13 @@
 
 namespace coupler {
 
-class Packed;
+class PackedFormat;
 class Residency;
 struct Unit;
 
 // The context of a managed storage's DataPtr: leads the intercept from a tensor (the parameter, a
 // view of it, a saved copy of either) to its unit.
-struct Home {
+struct ManagedStorage {
   Unit* unit = nullptr;
   c10::intrusive_ptr<c10::StorageImpl> storage;
   std::string name;                // of the parameter
@@ -37,13 +37,13 @@ struct Home {
 
   // For a packed parameter: its form and metadata. Its storage never has memory, so that packed
   // bytes are never mistaken for values; `memory` points to them.
-  std::shared_ptr<const Packed> packed;
+  std::shared_ptr<const PackedFormat> packed;
   int64_t packed_rows = 0, packed_numel = 0;  // the parameter's first size, and elements
   c10::ScalarType packed_type = c10::kFloat;  // the parameter's type as operations see it
   const void* memory = nullptr;               // null: released; read under a pin
 
   // Null if the storage is not managed.
-  static Home* of(const c10::StorageImpl& storage);
+  static ManagedStorage* of(const c10::StorageImpl& storage);
   void point_to(void* unit_memory);  // null: released
 };
 
@@ -58,7 +58,7 @@ struct Unit : UnitState {
   bool placed = false;
   // The types operations on it compute in and return, if not those the model was built in.
   std::optional<c10::ScalarType> compute_type, output_type;
-  std::vector<std::unique_ptr<Home>> homes;
+  std::vector<std::unique_ptr<ManagedStorage>> storages;
 
   std::atomic<int> writable{0};  // scopes in which its parameters may be written
   // Whether operations may write to it at any time; a release passes what they wrote to the source.
@@ -99,7 +99,7 @@ class Source {
 
   // The same for a unit that was written to and is being released (Unit::written); may return
   // before it is done. The next fill() throws errors that occur later.
-  virtual void put_away(size_t unit, BufferPool::Buffer memory) { store(unit, memory.data()); }
+  virtual void write_back(size_t unit, BufferPool::Buffer memory) { store(unit, memory.data()); }
 };
 
 // InUse: keeps the values of a tensor in memory while pointers into them are used. Operations on
@@ -128,7 +128,7 @@ class InUse {
 
 // Calls `visit` with all tensors, in order: managed ones one at a time, so that they need not be in
 // memory together, the others in as few lists as possible.
-void in_bunches(const std::vector<at::Tensor>& tensors,
-                const std::function<void(at::TensorList)>& visit);
+void visit_in_groups(const std::vector<at::Tensor>& tensors,
+                     const std::function<void(at::TensorList)>& visit);
 
 }  // namespace coupler

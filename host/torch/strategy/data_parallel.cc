@@ -37,7 +37,7 @@ DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm,
   if (several) {
     copies_ = comm->size();
     copy_ = comm->rank();
-    comm->verify(facts_of(model()));
+    comm->verify(shared_settings_of(model()));
   }
   make_meta_tensors();
   NamedTensors trainable;
@@ -87,7 +87,7 @@ void DataParallel::make_meta_tensors() {
   for (const auto& [name, buffer] : model().buffers) {
     if (buffer.is_meta()) on_meta.push_back({name, buffer});
   }
-  materialise(on_meta,
+  materialize(on_meta,
               [&](size_t i, const at::Tensor& value) { put_value(on_meta[i].tensor, value); });
 }
 

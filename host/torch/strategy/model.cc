@@ -152,22 +152,23 @@ std::string tensor_text(const at::Tensor& tensor) {
 
 }  // namespace
 
-Facts facts_of(const Model& model) {
-  Facts facts = {{"the number of parameters of the model", fmt::to_string(model.parameters.size())},
-                 {"the number of buffers of the model", fmt::to_string(model.buffers.size())}};
+SharedSettings shared_settings_of(const Model& model) {
+  SharedSettings settings = {
+      {"the number of parameters of the model", fmt::to_string(model.parameters.size())},
+      {"the number of buffers of the model", fmt::to_string(model.buffers.size())}};
   for (const ModelParameter& parameter : model.parameters) {
-    facts.emplace_back(fmt::format("parameter '{}' of the model", parameter.name),
-                       tensor_text(parameter.tensor));
+    settings.emplace_back(fmt::format("parameter '{}' of the model", parameter.name),
+                          tensor_text(parameter.tensor));
   }
   for (const auto& [name, buffer] : model.buffers) {
-    facts.emplace_back(fmt::format("buffer '{}' of the model", name), tensor_text(buffer));
+    settings.emplace_back(fmt::format("buffer '{}' of the model", name), tensor_text(buffer));
   }
-  return facts;
+  return settings;
 }
 
 double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   double sum = 0;
-  in_bunches(gradients, [&](at::TensorList bunch) {
+  visit_in_groups(gradients, [&](at::TensorList bunch) {
     std::vector<at::Tensor> norms = at::_foreach_norm(bunch);
     // On a device, reading the norms one by one would wait for each.
     if (!norms[0].is_cpu()) {

@@ -86,7 +86,7 @@ void move_to(const at::Tensor& variable, c10::Device device);
 // What ranks compare before a model's values move between them. Otherwise the first operation would
 // find a difference, without names.
 
-Facts facts_of(const Model& model);
+SharedSettings shared_settings_of(const Model& model);
 
 // What strategies share in gradient clipping. Pure functions.
 

@@ -197,12 +197,13 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
     }
   });
   result.replicated = checker.others();
-  Facts facts = {{"the number of parameters of the model", fmt::to_string(model.parameters.size())},
-                 {"the number of units of the model", fmt::to_string(result.units.size())}};
+  SharedSettings settings = {
+      {"the number of parameters of the model", fmt::to_string(model.parameters.size())},
+      {"the number of units of the model", fmt::to_string(result.units.size())}};
   for (const PlannedUnit& unit : result.units) {
-    facts.emplace_back(fmt::format("unit '{}' of the model", unit.name), unit_text(unit, model));
+    settings.emplace_back(fmt::format("unit '{}' of the model", unit.name), unit_text(unit, model));
   }
-  comm.verify(facts);
+  comm.verify(settings);
   return result;
 }
 

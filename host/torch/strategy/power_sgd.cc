@@ -15,7 +15,7 @@ namespace coupler {
 namespace {
 
 // Like torch's min_compression_rate: below it the two products cost more than they save.
-constexpr int64_t kLeastRate = 2;
+constexpr int64_t kMinRate = 2;
 
 int64_t rows_of(at::IntArrayRef sizes) { return sizes[0]; }
 int64_t columns_of(at::IntArrayRef sizes) { return c10::multiply_integers(sizes.slice(1)); }
@@ -63,7 +63,7 @@ bool PowerSgd::started() const { return *steps_.const_data_ptr<int64_t>() >= sta
 bool PowerSgd::compresses(at::IntArrayRef sizes) const {
   if (sizes.size() < 2) return false;
   const int64_t rows = rows_of(sizes), columns = columns_of(sizes);
-  return (rows + columns) * rank_ * kLeastRate < rows * columns;
+  return (rows + columns) * rank_ * kMinRate < rows * columns;
 }
 
 at::Tensor PowerSgd::first_factor(size_t slot) {

@@ -195,7 +195,7 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
   // Reduces directly into gradient, unless that holds values that must be kept.
   reduced_ = gradient;
   if (plan.reduce_type != plan.type || (!kept_.defined() && has_gradient()) ||
-      home_of(gradient) != nullptr) {
+      managed_storage_of(gradient) != nullptr) {
     const size_t size = c10::elementSize(plan.reduce_type);
     room_ = pool.take(static_cast<size_t>(layout.shard_numel) * size);
     reduced_ = over_memory(room_.data(), layout.shard_numel, plan.reduce_type, device);
@@ -215,7 +215,7 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
   if (room_) {
     const bool first = !has_gradient();
     const InUse in_memory(gradient, first ? InUse::Access::kReplace : InUse::Access::kWrite);
-    if (first && home_of(gradient) != nullptr) gradient.zero_();
+    if (first && managed_storage_of(gradient) != nullptr) gradient.zero_();
     if (factor_ != 1.0) scale_gradient();
     add_to_gradient(reduced_, scale);
   } else {

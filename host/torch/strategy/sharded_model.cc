@@ -149,9 +149,10 @@ void ShardedModel::check_parameters() const {
     if (place.unit < 0) continue;
     const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
     const ModelParameter& parameter = model().parameters[i];
-    const bool same = unit.resident == nullptr
-                          ? parameter.tensor.storage().data() == unit.whole.storage().data()
-                          : has_intercept(parameter.tensor) && home_of(parameter.tensor) != nullptr;
+    const bool same =
+        unit.resident == nullptr
+            ? parameter.tensor.storage().data() == unit.whole.storage().data()
+            : has_intercept(parameter.tensor) && managed_storage_of(parameter.tensor) != nullptr;
     if (same) continue;
     throw Error(
         ErrorCode::kUsage,

@@ -96,7 +96,7 @@ class ShardedModel : public Strategy,
   std::vector<size_t> completion_order_;  // in the first backward
   size_t next_launch_ = 0;
   ShardUnit* under_way_ = nullptr;  // the unit whose reduction is in flight
-  bool order_learnt_ = false;
+  bool order_learned_ = false;
   bool order_given_up_ = false;  // ranks use units in different orders
   double factor_ = 1;            // of the next average
   bool active_ = false;          // between the first hook of a backward and finish()

@@ -151,7 +151,7 @@ void ShardedModel::finish() {
   if (std::memcmp(flags + count, orders, sizeof orders) != 0) give_up_order();
   publish(used);
   if (!buffers_.empty()) broadcast_coalesced(*comms_.world, buffers_, 0);
-  if (!order_learnt_) learn_launch_order();
+  if (!order_learned_) learn_launch_order();
 }
 
 // Completes the units with gradients that this backward did not produce: those accumulated by
@@ -190,7 +190,7 @@ void ShardedModel::reduce_replicated() {
 void ShardedModel::give_up_order() {
   if (order_given_up_) return;
   order_given_up_ = true;
-  residency_->stop_fetching_ahead();
+  residency_->stop_prefetching();
   if (comms_.world->rank() != 0) return;
   log(LogLevel::kWarning, "strategy",
       fmt::format(
@@ -217,7 +217,7 @@ void ShardedModel::publish(const at::Tensor& used) {
 
 // Units are reduced in the order in which rank 0's first backward completed them.
 void ShardedModel::learn_launch_order() {
-  order_learnt_ = true;
+  order_learned_ = true;
   const std::vector<size_t> units = learned_reduce_order(completion_order_, launch_order_);
   std::vector<int64_t> order(units.begin(), units.end());
   const at::Tensor shared =

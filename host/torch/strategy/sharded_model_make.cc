@@ -245,7 +245,7 @@ void ShardedModel::take_values() {
       buffers.push_back(buffer);
     }
   }
-  materialise(on_meta, [&](size_t i, at::Tensor value) {
+  materialize(on_meta, [&](size_t i, at::Tensor value) {
     if (i < index_on_meta.size()) {
       take(index_on_meta[i], std::move(value));
       return;
@@ -278,14 +278,14 @@ void ShardedModel::make_managed_parameters() {
     if (unit->plan.compute_type != unit->plan.type) managed->compute_type = unit->plan.compute_type;
     managed->output_type = unit->plan.output_type;
     for (const ShardMember& member : unit->members) {
-      auto home = std::make_unique<Home>();
-      home->name = member.name;
-      home->device = unit->device;
-      home->offset = static_cast<size_t>(member.part.offset) * size;
+      auto managed_storage = std::make_unique<ManagedStorage>();
+      managed_storage->name = member.name;
+      managed_storage->device = unit->device;
+      managed_storage->offset = static_cast<size_t>(member.part.offset) * size;
       const at::Tensor& parameter = member.parameter;
-      const at::Tensor data = always
-                                  ? place_in(unit->whole, member.part.offset, parameter.sizes())
-                                  : make_managed(*home, parameter.sizes(), unit->plan.compute_type);
+      const at::Tensor data =
+          always ? place_in(unit->whole, member.part.offset, parameter.sizes())
+                 : make_managed(*managed_storage, parameter.sizes(), unit->plan.compute_type);
       if (parameter.is_meta()) {
         put_value(parameter, data);
       } else {
@@ -293,7 +293,7 @@ void ShardedModel::make_managed_parameters() {
       }
       if (always) continue;
       put_intercept(parameter);
-      managed->homes.push_back(std::move(home));
+      managed->storages.push_back(std::move(managed_storage));
     }
     if (always) continue;
     resident_units_.push_back(unit.get());

@@ -19,7 +19,7 @@ namespace {
 void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return;
-  in_bunches(gradients, [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
+  visit_in_groups(gradients, [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicato
   }
   ShardPlan plan = ask_plan(*comm, model);
   if (!plan.units.empty()) {
-    throw_first(contradictions_with_division(comm->backend(), memory, communication));
+    throw_first(sharding_conflicts(comm->backend(), memory, communication));
     return ShardedModel::make(std::move(model), std::move(plan), std::move(comm), config,
                               communication);
   }

@@ -10,7 +10,7 @@
 //   }
 //   coupler::load_checkpoint_in_model(
 //       *model, folder, {}, {.rename = coupler::checkpoint_names(*model)});
-//   at::Tensor scores = model->forward(tokens);
+//   at::Tensor logits = model->forward(tokens);
 //
 // Used by one thread at a time. There is no dropout: the models are for inference and fine-tuning.
 #pragma once
@@ -54,7 +54,7 @@ class KeyValueCache {
     at::Tensor key, value;  // [batch, heads, room, size]
   };
   at::Tensor padding_;
-  int64_t room_;
+  int64_t capacity_;
   int64_t length_ = 0;
   std::vector<Layer> layers_;
 };
@@ -68,9 +68,9 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
   // in it. Throws Error(kInvalidArgument) if there are more tokens than context().
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
   // Returns the logits of the next token at each position: [batch, positions, vocabulary].
-  virtual at::Tensor scores(const at::Tensor& hidden) = 0;
+  virtual at::Tensor logits(const at::Tensor& hidden) = 0;
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache* cache = nullptr) {
-    return scores(hidden(tokens, cache));
+    return logits(hidden(tokens, cache));
   }
 
   // Embeddings, blocks and head, for prepare_pipeline; in sequence they are forward without a
@@ -92,7 +92,7 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
       : Module(name), vocabulary_(vocabulary), context_(context) {}
   // hidden() without its checks.
   virtual at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) = 0;
-  // One part of run and scores: tokens to hidden states, one block, or last states to scores.
+  // One part of run and logits: tokens to hidden states, one block, or last states to logits.
   struct Part {
     std::string name;                // of its first module
     PipelineLayer::Modules modules;  // whose parameters it uses

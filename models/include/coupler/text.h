@@ -72,9 +72,9 @@ std::vector<GeneratedTokens> generate(LanguageModel& model,
                                       const GenerationOptions& options = {},
                                       GenerationTime* time = nullptr);
 
-// Returns the probability with which sampling chooses each token, as float in the shape of scores,
+// Returns the probability with which sampling chooses each token, as float in the shape of logits,
 // [texts, vocabulary]. A pure function.
-at::Tensor sampling_probabilities(const at::Tensor& scores, const GenerationOptions& options);
+at::Tensor sampling_probabilities(const at::Tensor& logits, const GenerationOptions& options);
 
 // How a model's weights are loaded and placed; the fields are those of LoadAndDispatchOptions.
 struct PretrainedOptions {
@@ -182,14 +182,14 @@ class SentenceEncoder {
 
  private:
   enum class Pooling { kMean, kFirst, kMax };
-  struct Recipe {  // how the folder's configuration processes hidden states
+  struct EncodingOptions {  // how the folder's configuration processes hidden states
     Pooling pooling = Pooling::kMean;
     bool normalize = false;
-    size_t most_tokens = 0;
+    size_t max_tokens = 0;
   };
-  static Recipe read_recipe(const std::string& folder, int64_t positions);
+  static EncodingOptions read_encoding_options(const std::string& folder, int64_t positions);
   SentenceEncoder(Tokenizer tokenizer, std::shared_ptr<BertModel> model, DispatchedModel placed,
-                  Recipe recipe)
+                  EncodingOptions recipe)
       : tokenizer_(std::move(tokenizer)),
         model_(std::move(model)),
         placed_(std::move(placed)),
@@ -198,7 +198,7 @@ class SentenceEncoder {
   Tokenizer tokenizer_;
   std::shared_ptr<BertModel> model_;
   DispatchedModel placed_;
-  Recipe recipe_;
+  EncodingOptions recipe_;
 };
 
 }  // namespace coupler

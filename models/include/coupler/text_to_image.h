@@ -156,7 +156,7 @@ struct TextToImageOptions {
 };
 
 // For one image.
-struct PictureOptions {
+struct ImageOptions {
   std::string negative_prompt;  // what the image should not show
   // Denoising steps, at least 1; more take longer and add detail.
   int64_t steps = 50;
@@ -180,7 +180,7 @@ class TextToImage {
   // Returns [height, width, 3] of uint8, RGB, in host memory. Throws Error(kInvalidArgument) for
   // invalid options, a prompt with more tokens than the text encoder takes, and a memory limit too
   // low for such an image, before any model runs.
-  at::Tensor operator()(const std::string& prompt, const PictureOptions& options = {});
+  at::Tensor operator()(const std::string& prompt, const ImageOptions& options = {});
 
  private:
   struct State;

@@ -63,7 +63,7 @@ class TextStream {
  private:
   Tokenizer tokenizer_;
   std::vector<int64_t> ids_;  // tokens whose text may still change, and some before them
-  size_t told_ = 0;           // how many of ids_ the returned text covers
+  size_t emitted_ = 0;        // how many of ids_ the returned text covers
 };
 
 }  // namespace coupler

@@ -225,9 +225,9 @@ TEST(CheckpointCommand, Json_SaysTheSame_ToPrograms) {
   EXPECT_FALSE(list[1]["valid"]);
   expect_in(list[1]["reason"], "has no manifest.json");
 
-  const auto shown = json_of({"checkpoint", "show", "--json", saved}, 0);
-  EXPECT_EQ(shown["state"]["name"], "a\x1b[31m") << "JSON has the name unchanged";
-  const auto& file = shown["files"].at(0);
+  const auto for_message = json_of({"checkpoint", "show", "--json", saved}, 0);
+  EXPECT_EQ(for_message["state"]["name"], "a\x1b[31m") << "JSON has the name unchanged";
+  const auto& file = for_message["files"].at(0);
   EXPECT_EQ(file["bytes"], safetensors_file().size());
   EXPECT_EQ(file["tensors"].at(0)["name"], "bias");
   EXPECT_EQ(file["tensors"].at(0)["shape"], nlohmann::json({2}));

@@ -55,7 +55,7 @@ void tensors_are_reduced_and_broadcast(Accelerator& accelerator) {
     sum += own + 100.0F * static_cast<float>(rank - accelerator.rank());
   }
   expect_there(accelerator, accelerator.reduce(there), sum, "the sum");
-  expect_there(accelerator, accelerator.reduce(there, coupler::Reduction::kMean),
+  expect_there(accelerator, accelerator.reduce(there, coupler::ReduceOp::kMean),
                sum / accelerator.world(), "the mean");
   const int last = accelerator.world() - 1;
   expect_there(accelerator, accelerator.broadcast(there, last),

@@ -28,8 +28,8 @@ std::pair<torch::Tensor, torch::Tensor> rows_of(int step, int64_t rows) {
           torch::randint(0, 3, {rows}, generator, torch::kLong)};
 }
 
-torch::Tensor mean_loss(const torch::Tensor& scores, const torch::Tensor& targets) {
-  return torch::cross_entropy_loss(scores, targets);
+torch::Tensor mean_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
+  return torch::cross_entropy_loss(logits, targets);
 }
 
 // Batches on the CPU or on the device; rows that do not divide evenly; shapes already known.
@@ -78,8 +78,8 @@ void pipeline_of_a_failing_loss(Accelerator& accelerator) {
   auto pipeline = coupler::prepare_pipeline(accelerator, model, {.micro_batches = 3});
   const auto [input, target] = rows_of(0, 6);
   const std::string said = error_of([&, input = input, target = target] {
-    pipeline.train_step(input, target, [](const torch::Tensor& scores, const torch::Tensor&) {
-      return scores;  // more than one number
+    pipeline.train_step(input, target, [](const torch::Tensor& logits, const torch::Tensor&) {
+      return logits;  // more than one number
     });
   });
   EXPECT(said.find("must return one number for each micro-batch") != std::string::npos,

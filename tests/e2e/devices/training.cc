@@ -94,7 +94,7 @@ void learns_in(Accelerator& accelerator, torch::ScalarType type) {
     accelerator.backward(loss);
     opt.step();
     opt.zero_grad();
-    last = accelerator.reduce(loss.detach(), coupler::Reduction::kMean).item<double>();
+    last = accelerator.reduce(loss.detach(), coupler::ReduceOp::kMean).item<double>();
     if (step == 0) first = last;
   }
   EXPECT(last < 0.9 * first,

@@ -71,13 +71,13 @@ TEST(Migration, ToGoOnAfterAKill_ChangesThreeLines) {
 
 TEST(Migration, PageShowsWhatChanges) {
   const Lines page = matching_lines(COUPLER_SOURCE_DIR "/docs/from-accelerate.md");
-  std::multiset<std::string> shown;
+  std::multiset<std::string> for_message;
   bool in_block = false;
   for (const std::string& line : page) {
     if (line.rfind("```", 0) == 0) {
       in_block = line == "```diff";
     } else if (in_block && !line.empty() && (line[0] == '-' || line[0] == '+')) {
-      shown.insert(line);
+      for_message.insert(line);
     }
   }
   std::multiset<std::string> expected;
@@ -85,7 +85,7 @@ TEST(Migration, PageShowsWhatChanges) {
     for (const std::string& line : difference.removed) expected.insert("-" + line);
     for (const std::string& line : difference.added) expected.insert("+" + line);
   }
-  EXPECT_EQ(shown, expected);
+  EXPECT_EQ(for_message, expected);
 }
 
 void expect_migrated_learns(const std::string& program, const Lines& options) {

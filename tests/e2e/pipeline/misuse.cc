@@ -105,34 +105,34 @@ void in_last_stage(Accelerator& accelerator, const Act& act) {
   const auto [tokens, targets] = token_batch(0, 8);
   int micro_batch = 0;
   pipeline.train_step(tokens, targets,
-                      [&](const torch::Tensor& scores, const torch::Tensor& target) {
-                        if (micro_batch++ == 3) return act(scores, target);
-                        return token_loss(scores, target);
+                      [&](const torch::Tensor& logits, const torch::Tensor& target) {
+                        if (micro_batch++ == 3) return act(logits, target);
+                        return token_loss(logits, target);
                       });
 }
 
-void killed_neighbour(Accelerator& accelerator) {
-  in_last_stage(accelerator, [](const torch::Tensor& scores, const torch::Tensor&) {
+void killed_neighbor(Accelerator& accelerator) {
+  in_last_stage(accelerator, [](const torch::Tensor& logits, const torch::Tensor&) {
     ::kill(::getpid(), SIGKILL);
-    return scores;
+    return logits;
   });
 }
 
 void failing_loss(Accelerator& accelerator) {
-  in_last_stage(accelerator, [](const torch::Tensor& scores, const torch::Tensor&) {
-    return torch::nll_loss(scores, scores);  // it rejects these shapes
+  in_last_stage(accelerator, [](const torch::Tensor& logits, const torch::Tensor&) {
+    return torch::nll_loss(logits, logits);  // it rejects these shapes
   });
 }
 
 void loss_of_many_numbers(Accelerator& accelerator) {
   in_last_stage(accelerator,
-                [](const torch::Tensor& scores, const torch::Tensor&) { return scores; });
+                [](const torch::Tensor& logits, const torch::Tensor&) { return logits; });
 }
 
-void stopped_neighbour(Accelerator& accelerator) {
-  in_last_stage(accelerator, [](const torch::Tensor& scores, const torch::Tensor&) {
+void stopped_neighbor(Accelerator& accelerator) {
+  in_last_stage(accelerator, [](const torch::Tensor& logits, const torch::Tensor&) {
     ::sleep(20);  // longer than backend.timeout
-    return scores.sum();
+    return logits.sum();
   });
 }
 
@@ -147,9 +147,9 @@ std::vector<Check> pipeline_misuse_checks() {
   return {{"wrong_split_points", wrong_split_points},
           {"wrong_models", wrong_models},
           {"wrong_batches", wrong_batches, /*alone=*/true},
-          {"killed_neighbour", killed_neighbour, /*alone=*/true},
+          {"killed_neighbour", killed_neighbor, /*alone=*/true},
           {"failing_loss", failing_loss, /*alone=*/true},
           {"loss_of_many_numbers", loss_of_many_numbers, /*alone=*/true},
-          {"stopped_neighbour", stopped_neighbour, /*alone=*/true},
+          {"stopped_neighbour", stopped_neighbor, /*alone=*/true},
           {"just_prepared", just_prepared, /*alone=*/true}};
 }

@@ -65,8 +65,8 @@ TokenBatch token_batch(int step, int64_t rows) {
           torch::randint(0, 17, {rows, 6}, generator, torch::kLong)};
 }
 
-torch::Tensor token_loss(const torch::Tensor& scores, const torch::Tensor& targets) {
-  return torch::cross_entropy_loss(scores.flatten(0, 1), targets.flatten());
+torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
+  return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
 }
 
 std::vector<std::string> even_points(coupler::PipelineLayers& model, int stages) {

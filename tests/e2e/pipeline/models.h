@@ -32,7 +32,7 @@ struct TokenBatch {
   torch::Tensor tokens, targets;  // [rows, 6] of int64 below 17
 };
 TokenBatch token_batch(int step, int64_t rows);
-torch::Tensor token_loss(const torch::Tensor& scores, const torch::Tensor& targets);
+torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets);
 
 // One backward per micro-batch, in order, weighted by rows: what a pipeline must equal. Returns the
 // batch's loss.

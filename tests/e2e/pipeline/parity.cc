@@ -183,9 +183,9 @@ void summed_loss(Accelerator& accelerator) {
   GPT model = make_gpt_model(), unsplit = make_gpt_model();
   auto pipeline = prepare_pipeline(
       accelerator, model, {.micro_batches = 3, .loss_reduction = coupler::LossReduction::kSum});
-  const auto sum = [](const torch::Tensor& scores, const torch::Tensor& targets) {
-    return torch::cross_entropy_loss(scores.flatten(0, 1), targets.flatten(), {},
-                                     at::Reduction::Sum);
+  const auto sum = [](const torch::Tensor& logits, const torch::Tensor& targets) {
+    return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten(), {},
+                                     at::ReduceOp::Sum);
   };
   const auto [tokens, targets] = token_batch(0, 7);
   const double got = pipeline.train_step(tokens, targets, sum);
@@ -261,8 +261,8 @@ void sequential(Accelerator& accelerator) {
     return std::pair{torch::randn({rows, 5}, generator, torch::kDouble),
                      torch::randint(0, 3, {rows}, generator, torch::kLong)};
   };
-  const auto loss = [](const torch::Tensor& scores, const torch::Tensor& targets) {
-    return torch::cross_entropy_loss(scores, targets);
+  const auto loss = [](const torch::Tensor& logits, const torch::Tensor& targets) {
+    return torch::cross_entropy_loss(logits, targets);
   };
   compare_training(accelerator, model, unsplit, pipeline, 3, /*bitwise=*/true, batch_of, loss);
   // Batch norm statistics are on the stage that computes them, and are saved from there.

@@ -125,7 +125,7 @@ void accumulation_without_sync(Accelerator& accelerator) {
 // Needs training.gradient_accumulation_steps = 2. each: training.sync_each_batch is set too.
 void accumulate(Accelerator& accelerator, bool each) {
   Pair pair(accelerator, adamw());
-  int synchronised = 0;
+  int synchronized = 0;
   for (int step = 0; step < 2 * kSteps; ++step) {
     const Batch joined = joined_batch(step, kTowerRows);
     const auto expected = tower_loss(pair.reference, joined);
@@ -144,7 +144,7 @@ void accumulate(Accelerator& accelerator, bool each) {
     accelerator.clip_grad_norm(pair.net, 0.5);
     pair.optimizer->step();
     pair.optimizer->zero_grad();
-    synchronised += accelerator.sync_gradients() ? 1 : 0;
+    synchronized += accelerator.sync_gradients() ? 1 : 0;
     EXPECT(accelerator.sync_gradients() == last, "not every second step synchronizes");
     expect_relative(mean_over_ranks(accelerator, loss), expected.item<double>(), kLoss,
                     "loss " + std::to_string(step));
@@ -152,7 +152,7 @@ void accumulate(Accelerator& accelerator, bool each) {
     pair.reference_optimizer->step();
     pair.reference_optimizer->zero_grad();
   }
-  EXPECT(synchronised == kSteps, "the number of synchronized steps is wrong");
+  EXPECT(synchronized == kSteps, "the number of synchronized steps is wrong");
 }
 
 void accumulate_two(Accelerator& accelerator) { accumulate(accelerator, false); }

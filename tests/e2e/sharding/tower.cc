@@ -56,7 +56,7 @@ void expect_kind(const torch::Tensor& parameter, torch::optim::Optimizer& optimi
 }
 
 double mean_over_ranks(coupler::Accelerator& accelerator, const torch::Tensor& loss) {
-  return accelerator.reduce(loss.detach().to(torch::kDouble), coupler::Reduction::kMean)
+  return accelerator.reduce(loss.detach().to(torch::kDouble), coupler::ReduceOp::kMean)
       .item<double>();
 }
 

@@ -46,7 +46,7 @@ auto counting_loader(const Accelerator& accelerator, int64_t batches) {
 }
 
 double mean_over_ranks(Accelerator& accelerator, double own) {
-  return accelerator.reduce(torch::tensor(own, torch::kDouble), coupler::Reduction::kMean)
+  return accelerator.reduce(torch::tensor(own, torch::kDouble), coupler::ReduceOp::kMean)
       .item<double>();
 }
 

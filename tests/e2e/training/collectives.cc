@@ -35,7 +35,7 @@ struct coupler::NestedFields<Output> {
 namespace {
 
 using coupler::Accelerator;
-using coupler::Reduction;
+using coupler::ReduceOp;
 using Map = std::map<std::string, torch::Tensor>;
 
 void expect_part(const std::string& text, const std::string& part) {
@@ -80,13 +80,13 @@ void nested_reduce_and_broadcast(Accelerator& accelerator) {
   EXPECT(torch::equal(added.states[1], torch::full({3}, world * (world + 1) / 2)), "integer sum");
   EXPECT(value.loss.item<double>() == mine, "reduce changed its input");
   const std::vector<torch::Tensor> floats = {value.loss, value.states[0].to(torch::kBFloat16)};
-  const auto mean = accelerator.reduce(floats, Reduction::kMean, 4);
+  const auto mean = accelerator.reduce(floats, ReduceOp::kMean, 4);
   EXPECT(std::abs(mean[0].item<double>() - 4 * sum / world) < 1e-6, "nested mean, scaled");
   EXPECT(mean[1].scalar_type() == torch::kBFloat16 &&
              std::abs(mean[1][0][0].item<double>() - 4 * sum / world) < 0.1,
          "mean of bf16");
-  EXPECT(accelerator.reduce(value, Reduction::kMax).states[1][0].item<int>() == world, "max");
-  EXPECT(accelerator.reduce(value, Reduction::kMin).states[1][0].item<int>() == 1, "min");
+  EXPECT(accelerator.reduce(value, ReduceOp::kMax).states[1][0].item<int>() == world, "max");
+  EXPECT(accelerator.reduce(value, ReduceOp::kMin).states[1][0].item<int>() == 1, "min");
   EXPECT(accelerator.reduce(torch::tensor({rank == 0, false})).equal(torch::tensor({true, false})),
          "the sum of bools is not a logical or");
   EXPECT(accelerator.reduce(torch::ones({0})).numel() == 0, "reduce of an empty tensor");
@@ -141,7 +141,7 @@ void differing_ranks(Accelerator& accelerator) {
     const Map keys = {{last ? "b" : "a", torch::ones({1})}};
     expect_part(error_of([&] { accelerator.broadcast(keys); }), ranks);
     const auto type = last ? torch::kHalf : torch::kFloat;
-    text = error_of([&] { accelerator.reduce(torch::ones({3}, type), Reduction::kMean); });
+    text = error_of([&] { accelerator.reduce(torch::ones({3}, type), ReduceOp::kMean); });
     expect_part(text, "reduce(mean): " + ranks + ": value is Float [3] on rank 0");
     text = error_of(
         [&] { accelerator.pad_across_processes(torch::ones({last ? 1 : 2}).view({-1}).to(type)); });

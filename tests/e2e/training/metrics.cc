@@ -42,7 +42,7 @@ void check_epoch(Accelerator& accelerator, const Dataset& dataset, int64_t sampl
       (options.split_batches ? ", split_batches" : "") + (join ? ", joined" : "");
   auto loader = coupler::data_loader(dataset, options);
   auto batches = accelerator.prepare(loader);
-  std::optional<coupler::SyncScope> scope;
+  std::optional<coupler::ScopeGuard> scope;
   if (join) scope.emplace(accelerator.join_uneven_inputs(batches));
   std::vector<torch::Tensor> numbers, halves;
   std::vector<std::string> texts;

@@ -108,7 +108,7 @@ void loss_falls(Accelerator& accelerator, double tolerance = 0.03) {
     accelerator.clip_grad_norm(net, 1e6);
     opt.step();
     const double mean =
-        accelerator.reduce(loss.to(torch::kDouble), coupler::Reduction::kMean).item<double>();
+        accelerator.reduce(loss.to(torch::kDouble), coupler::ReduceOp::kMean).item<double>();
     skipped.push_back(accelerator.optimizer_step_was_skipped());
     if (step < 4) first += mean / 4;
     if (step >= kFp16Steps - 4) last += mean / 4;

@@ -56,7 +56,7 @@ void soak(Communicator& communicator) {
 void work(const std::string& moment, const ProcessInfo& process, const Config& config) {
   const bool victim = process.rank == process.world - 1;
   const Plugin plugin = Plugin::load(config.backend);
-  const auto store = join_store(process, config);
+  const auto store = open_job_store(process, config);
   if (moment == "init") {
     arrive(process.rank);
     if (victim) std::this_thread::sleep_for(kLong);

@@ -59,9 +59,9 @@ void save_module(const torch::nn::Module& module, StateDict& state);
 void load_module(torch::nn::Module& module, const StateDict& state);
 
 template <class Object>
-class RegisteredObject final : public Registered {
+class StatefulObject final : public Stateful {
  public:
-  explicit RegisteredObject(Object& object) : object_(object) {}
+  explicit StatefulObject(Object& object) : object_(object) {}
   void save(StateDict& state) const override {
     if constexpr (std::is_base_of_v<torch::nn::Module, Object>) {
       save_module(object_, state);
@@ -87,9 +87,9 @@ class RegisteredObject final : public Registered {
 };
 
 template <class Object>
-std::unique_ptr<Registered> registered(Object& object) {
+std::unique_ptr<Stateful> registered(Object& object) {
   static_assert(!std::is_const_v<Object>, "an object that is loaded into must not be const");
-  return std::make_unique<RegisteredObject<Object>>(object);
+  return std::make_unique<StatefulObject<Object>>(object);
 }
 
 }  // namespace coupler::detail

@@ -13,7 +13,7 @@
 namespace coupler::test {
 namespace {
 
-using End = ChildAnswer::End;
+using End = ChildResult::End;
 constexpr std::chrono::seconds kLong(60);
 
 TEST(ChildAnswers, Works_AnswerInTheirOrder) {
@@ -24,7 +24,7 @@ TEST(ChildAnswers, Works_AnswerInTheirOrder) {
       return std::to_string(i) + std::string(100000, 'x');  // more than the capacity of a pipe
     });
   }
-  const std::vector<ChildAnswer> answers = answers_of_children(works, kLong);
+  const std::vector<ChildResult> answers = run_in_children(works, kLong);
   ASSERT_EQ(answers.size(), works.size());
   for (size_t i = 0; i < answers.size(); ++i) {
     EXPECT_EQ(answers[i].end, End::kAnswered);
@@ -33,7 +33,7 @@ TEST(ChildAnswers, Works_AnswerInTheirOrder) {
 }
 
 TEST(ChildAnswers, BadWorks_CostTheirAnswersOnly) {
-  const std::vector<ChildAnswer> answers = answers_of_children(
+  const std::vector<ChildResult> answers = run_in_children(
       {[]() -> std::string {
          raise(SIGKILL);
          return "";
@@ -51,19 +51,19 @@ TEST(ChildAnswers, BadWorks_CostTheirAnswersOnly) {
   EXPECT_EQ(answers[1].words, "no such thing");
   EXPECT_EQ(answers[2].text, std::string("zero\0byte\n", 10));
   EXPECT_EQ(answers[3].end, End::kExit) << "exiting without an answer is a failure";
-  EXPECT_EQ(describe_end(answers[0], kLong), "crashed: signal 9 (Killed)");
-  EXPECT_EQ(describe_end(answers[1], kLong, "while being asked"),
+  EXPECT_EQ(describe_exit(answers[0], kLong), "crashed: signal 9 (Killed)");
+  EXPECT_EQ(describe_exit(answers[1], kLong, "while being asked"),
             "ended the process with exit code 3 while being asked: no such thing");
 }
 
 TEST(ChildAnswers, WorkThatHangs_IsStopped) {
-  const std::vector<ChildAnswer> answers = answers_of_children({[]() -> std::string {
-                                                                  for (;;) pause();
-                                                                },
-                                                                [] { return std::string("here"); }},
-                                                               std::chrono::seconds(1));
+  const std::vector<ChildResult> answers = run_in_children({[]() -> std::string {
+                                                              for (;;) pause();
+                                                            },
+                                                            [] { return std::string("here"); }},
+                                                           std::chrono::seconds(1));
   EXPECT_EQ(answers[0].end, End::kLate);
-  EXPECT_EQ(describe_end(answers[0], kLong, "while hanging"),
+  EXPECT_EQ(describe_exit(answers[0], kLong, "while hanging"),
             "was stopped after 60 s while hanging");
   EXPECT_EQ(answers[1].text, "here");
 }
@@ -76,9 +76,9 @@ TEST(ChildAnswers, LeavingByExit_RunsWhatWasRegistered) {
     std::atexit([] { std::ofstream(file) << "bye"; });
     return std::string("answer");
   };
-  EXPECT_EQ(answers_of_children({work}, kLong)[0].text, "answer");
+  EXPECT_EQ(run_in_children({work}, kLong)[0].text, "answer");
   EXPECT_FALSE(std::filesystem::exists(file));
-  EXPECT_EQ(answers_of_children({work}, kLong, Leave::kByExit)[0].text, "answer");
+  EXPECT_EQ(run_in_children({work}, kLong, Leave::kByExit)[0].text, "answer");
   EXPECT_TRUE(std::filesystem::exists(file))
       << "an answer is returned only after its child has exited";
 }

@@ -13,7 +13,7 @@ struct Trainer {
   Accelerator& accelerator;
   DataLoader<Dataset>* loader;
   Optimizer* optimizer;
-  Reduction reduction;
+  ReduceOp reduction;
   double (*step)(const Trainer&, ProgressBar&);
 };
 

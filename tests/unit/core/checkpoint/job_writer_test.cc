@@ -1,6 +1,4 @@
 // Ranks, here threads, that write a checkpoint together.
-#include "checkpoint/job_writer.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -10,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "checkpoint/checkpoint_commit.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/piece_files.h"
@@ -27,14 +26,14 @@ class JobWriters : public CheckpointFiles {
   void make(int world, std::chrono::nanoseconds timeout = 20s, int64_t total_limit = 0) {
     const auto store = std::make_shared<MemoryStore>();
     for (int rank = 0; rank < world; ++rank) {
-      writers_.push_back(std::make_unique<JobWriter>(
+      writers_.push_back(std::make_unique<CheckpointCommit>(
           store,
-          JobWriter::Options{
+          CheckpointCommit::Options{
               .rank = rank, .world = world, .timeout = timeout, .total_limit = total_limit}));
     }
   }
 
-  static NamedFile write_piece(const JobWriter::Save& save, const std::string& name,
+  static NamedFile write_piece(const CheckpointCommit::Save& save, const std::string& name,
                                const std::string& text) {
     safetensors::Writer file(
         save.path + "/" + name,
@@ -46,7 +45,7 @@ class JobWriters : public CheckpointFiles {
   }
 
   // What every rank does in one save. save() returns each rank's result: a path, or what it threw.
-  using Write = std::function<std::vector<NamedFile>(int rank, const JobWriter::Save& save)>;
+  using Write = std::function<std::vector<NamedFile>(int rank, const CheckpointCommit::Save& save)>;
   std::vector<std::string> save(const Write& write, std::vector<ErrorCode>* codes = nullptr,
                                 const std::vector<int64_t>& steps = {}) {
     std::vector<std::future<std::string>> ranks;
@@ -55,7 +54,7 @@ class JobWriters : public CheckpointFiles {
       ranks.push_back(std::async(std::launch::async, [&, rank]() -> std::string {
         try {
           const int64_t step = steps.empty() ? 7 : steps[rank];
-          const JobWriter::Save begun = writers_[rank]->begin(checkpoints(), step);
+          const CheckpointCommit::Save begun = writers_[rank]->begin(checkpoints(), step);
           return writers_[rank]->finish({.steps = step, .backend = "gloo_cpu"},
                                         [&] { return write(static_cast<int>(rank), begun); });
         } catch (const Error& error) {
@@ -71,7 +70,7 @@ class JobWriters : public CheckpointFiles {
 
   // Each rank has its own file.
   static std::string piece_name(int rank) { return fmt::format("part_{}.safetensors", rank); }
-  static std::vector<NamedFile> one_each(int rank, const JobWriter::Save& save) {
+  static std::vector<NamedFile> one_each(int rank, const CheckpointCommit::Save& save) {
     return {write_piece(save, piece_name(rank), std::string(100 + rank, 'x'))};
   }
 
@@ -80,12 +79,12 @@ class JobWriters : public CheckpointFiles {
     return parse(std::string(std::istreambuf_iterator<char>(file), {}), path);
   }
 
-  std::vector<std::unique_ptr<JobWriter>> writers_;
+  std::vector<std::unique_ptr<CheckpointCommit>> writers_;
 };
 
 TEST_F(JobWriters, EachRanksFiles_AndWhatElseIsInTheFolder_AreCommitted) {
   make(3);
-  const auto said = save([](int rank, const JobWriter::Save& save) {
+  const auto said = save([](int rank, const CheckpointCommit::Save& save) {
     if (rank == 0) put(save.path + "/notes.txt", "of a hook");
     return one_each(rank, save);
   });
@@ -109,7 +108,7 @@ TEST_F(JobWriters, OneRanksFailure_IsEveryRanks_AndTheNextSaveSucceeds) {
   save(one_each);
   std::vector<ErrorCode> codes;
   const auto said = save(
-      [](int rank, const JobWriter::Save& save) {
+      [](int rank, const CheckpointCommit::Save& save) {
         if (rank == 2) throw Error(ErrorCode::kIo, "cannot write part_2: No space left on device");
         return one_each(rank, save);
       },
@@ -160,8 +159,8 @@ TEST_F(JobWriters, RanksAtDifferentSteps_MakeNoCheckpoint_AndTheErrorNamesBoth) 
 
 TEST_F(JobWriters, ARankThatIsLate_FindsItsFolderGone_AndTheNextSaveIsWhole) {
   make(2, 200ms);
-  JobWriter::Save late;
-  save([&](int rank, const JobWriter::Save& save) {
+  CheckpointCommit::Save late;
+  save([&](int rank, const CheckpointCommit::Save& save) {
     if (rank == 1) {
       late = save;
       std::this_thread::sleep_for(600ms);  // rank 0 has given up by then
@@ -170,7 +169,7 @@ TEST_F(JobWriters, ARankThatIsLate_FindsItsFolderGone_AndTheNextSaveIsWhole) {
     return rank == 1 ? std::vector<NamedFile>() : one_each(rank, save);
   });
   EXPECT_EQ(entries(), "");
-  const std::string path = save([&](int rank, const JobWriter::Save& save) {
+  const std::string path = save([&](int rank, const CheckpointCommit::Save& save) {
     EXPECT_NE(save.identity, late.identity);
     EXPECT_NE(error_of([&] { one_each(rank, late); }), "no error");
     return one_each(rank, save);
@@ -182,8 +181,8 @@ TEST_F(JobWriters, ARankThatIsLate_FindsItsFolderGone_AndTheNextSaveIsWhole) {
 TEST_F(JobWriters, APieceOfAnotherSave_IsNotCommitted) {
   make(2);
   for (const bool has_identity : {true, false}) {
-    const auto ends = save([&](int rank, const JobWriter::Save& save) {
-      JobWriter::Save other = save;
+    const auto ends = save([&](int rank, const CheckpointCommit::Save& save) {
+      CheckpointCommit::Save other = save;
       if (rank == 1) other.identity = has_identity ? std::string(32, 'a') : "";
       return one_each(rank, other);
     });
@@ -229,7 +228,7 @@ TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
   make(2);
   std::vector<ErrorCode> codes;
   const auto ends = save(
-      [](int rank, const JobWriter::Save& save) {
+      [](int rank, const CheckpointCommit::Save& save) {
         auto files = one_each(rank, save);
         if (rank == 0) std::filesystem::rename(save.path, save.path + ".away");
         return files;
@@ -242,8 +241,8 @@ TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
 // For example, of an earlier job with the same store.
 TEST_F(JobWriters, AReportOfAnotherSave_IsRefused) {
   const auto store = std::make_shared<MemoryStore>();
-  JobWriter writer(store, {.rank = 0, .world = 2, .timeout = 20s});
-  const JobWriter::Save begun = writer.begin(checkpoints(), 7);
+  CheckpointCommit writer(store, {.rank = 0, .world = 2, .timeout = 20s});
+  const CheckpointCommit::Save begun = writer.begin(checkpoints(), 7);
   store->set(
       "1/files/1",
       nlohmann::json{{"save", std::string(32, 'a')}, {"files", nlohmann::json::array()}}.dump());
@@ -261,7 +260,7 @@ TEST_F(JobWriters, AReportOfAnotherSave_IsRefused) {
 // for one.
 TEST_F(JobWriters, AFileThatNoRankWrote_IsNoPiece) {
   make(2);
-  const std::string path = save([](int rank, const JobWriter::Save& save) {
+  const std::string path = save([](int rank, const CheckpointCommit::Save& save) {
     if (rank == 0) write_piece({save.path, ""}, "part-average.safetensors", "of a hook");
     return std::vector<NamedFile>{
         write_piece(save, fmt::format("part-0000{}-of-00002.safetensors", rank + 1), "abc")};
@@ -302,9 +301,9 @@ TEST_F(JobWriters, ACheckpointWithoutAnIdentity_IsReadAsItWas) {
   files.read("text", 0, 9, text.data());
   EXPECT_EQ(text, "as it was");
   // It is pruned like any other.
-  JobWriter next(nullptr, {.rank = 0, .world = 1, .timeout = 20s, .total_limit = 1});
+  CheckpointCommit next(nullptr, {.rank = 0, .world = 1, .timeout = 20s, .total_limit = 1});
   writers_.clear();
-  const JobWriter::Save begun = next.begin(checkpoints(), 8);
+  const CheckpointCommit::Save begun = next.begin(checkpoints(), 8);
   next.finish({.steps = 8}, [&] { return one_each(0, begun); });
   EXPECT_EQ(entries(), "checkpoint_1");
 }

@@ -1,8 +1,8 @@
 // An explicit-state model of three ranks that save checkpoints while they train. Every interleaving
 // of their calls, with every fault and a kill possible at each, is explored once, breadth-first. It
-// models host/core/checkpoint/job_writer.h with folder_writer.h, call by call as far as other
-// processes can distinguish them, and when host/torch/accelerator/checkpoints.cc begins a save;
-// total_limit is 1. Single-threaded; plain values.
+// models host/core/checkpoint/checkpoint_commit.h with folder_writer.h, call by call as far as
+// other processes can distinguish them, and when host/torch/accelerator/checkpoints.cc begins a
+// save; total_limit is 1. Single-threaded; plain values.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// JobWriter itself, on a real folder, in the orders that the model of a save has found. One rank
-// moves at a time, from one call that others can observe to the next, and the result must be the
-// model's.
+// CheckpointCommit itself, on a real folder, in the orders that the model of a save has found. One
+// rank moves at a time, from one call that others can observe to the next, and the result must be
+// the model's.
 #include <fmt/format.h>
 
 #include <array>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/job_writer.h"
+#include "checkpoint/checkpoint_commit.h"
 #include "checkpoint/names.h"
 #include "checkpoint_files.h"
 #include "conductor.h"
@@ -39,7 +39,7 @@ std::string content(const std::string& identity, int64_t step) {
   return fmt::format("save {} step {:03}", identity, step);
 }
 
-std::vector<NamedFile> write_piece(const JobWriter::Save& save, int rank, int64_t step) {
+std::vector<NamedFile> write_piece(const CheckpointCommit::Save& save, int rank, int64_t step) {
   const std::string name = fmt::format("model-{}.safetensors", rank);
   const std::string text = content(save.identity, step);
   safetensors::Writer file(save.path + "/" + name,
@@ -89,7 +89,7 @@ class ConductedJobs {
 
   // save(): the save, once it has begun. end(): the result that a rank was given: the checkpoint's
   // path, "failed: …", or "" if there is none yet.
-  JobWriter::Save save(int id) {
+  CheckpointCommit::Save save(int id) {
     const std::lock_guard lock(mutex_);
     return saves_.at(static_cast<size_t>(id));
   }
@@ -119,7 +119,7 @@ class ConductedJobs {
 
   // A rank's process: whatever ends with the process is destroyed on this thread.
   void be(int rank, int job, const std::shared_ptr<Store>& store) {
-    JobWriter writer(
+    CheckpointCommit writer(
         Conductor::conducted(store),
         {.rank = rank, .world = kRanks, .timeout = std::chrono::seconds(20), .total_limit = 1});
     const int first = job * kSaves;
@@ -129,7 +129,7 @@ class ConductedJobs {
       const int64_t step = step_of(id, turn);
       std::string end;
       try {
-        const JobWriter::Save begun = writer.begin(folder_, step);
+        const CheckpointCommit::Save begun = writer.begin(folder_, step);
         if (rank == 0) note(saves_.at(static_cast<size_t>(id)), begun);
         end = writer.finish({.steps = step}, [&] { return write_piece(begun, rank, step); });
       } catch (const Error& error) {
@@ -158,7 +158,7 @@ class ConductedJobs {
   Conductor conductor_;
   std::mutex mutex_;
   std::map<int, int64_t> steps_;
-  std::array<JobWriter::Save, kIds> saves_;
+  std::array<CheckpointCommit::Save, kIds> saves_;
   std::array<std::array<std::string, kIds>, kRanks> ends_;
   std::array<std::thread, kRanks> ranks_;
   std::thread survivor_;

@@ -13,7 +13,7 @@ bool has_begun(const State& state, const Rank& rank, uint8_t id) {
   return state.job * kSaves + rank.saves > id;
 }
 
-bool has_learnt(const State& state, const Rank& rank, uint8_t id) {
+bool has_learned(const State& state, const Rank& rank, uint8_t id) {
   return has_begun(state, rank, id) && (id_of(state, rank) > id || is_idle(rank));
 }
 
@@ -25,8 +25,8 @@ void forget_save(State& state, uint8_t id, const Protocol& protocol) {
   };
   if (all(has_begun)) state.announced[id] = 0;
   // The old protocol: a rank read the result once more.
-  if (all(has_learnt) && protocol.begins_alike) state.ends[id] = End::kOpen;
-  const bool is_led = has_begun(state, leader, id) && !has_learnt(state, leader, id);
+  if (all(has_learned) && protocol.begins_alike) state.ends[id] = End::kOpen;
+  const bool is_led = has_begun(state, leader, id) && !has_learned(state, leader, id);
   const bool is_collecting = leader.phase == Phase::kBegun || leader.phase == Phase::kOpened ||
                              leader.phase == Phase::kReported;
   if (has_begun(state, leader, id) && !(is_led && is_collecting)) state.reports[id] = {};

@@ -9,7 +9,8 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
 
-// Hides the order board from the ranks, as if they were on several machines: no rank can open it.
+// Hides the flight recorder from the ranks, as if they were on several machines: no rank can open
+// it.
 class FarStore : public Store {
  public:
   explicit FarStore(std::shared_ptr<Store> parent) : parent_(std::move(parent)) {}

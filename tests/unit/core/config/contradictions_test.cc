@@ -20,55 +20,55 @@ void expect_one(const std::vector<Error>& found, const std::string& key, const s
 
 TEST(Contradictions, Defaults_HaveNone) {
   const Config config;
-  EXPECT_TRUE(contradictions_of(config).empty());
-  EXPECT_TRUE(contradictions_with_division("fsdp", config.memory, config.communication).empty());
+  EXPECT_TRUE(conflicts_in(config).empty());
+  EXPECT_TRUE(sharding_conflicts("fsdp", config.memory, config.communication).empty());
   throw_first({});
 }
 
 TEST(Contradictions, LocalSgd_SendsNoGradients) {
   Config config;
   config.communication.local_sgd_steps = 4;
-  EXPECT_TRUE(contradictions_of(config).empty());
+  EXPECT_TRUE(conflicts_in(config).empty());
   config.communication.gradients = "bf16";
   expect_one(
-      contradictions_of(config), "communication.gradients",
+      conflicts_in(config), "communication.gradients",
       "\"bf16\", but with LocalSGD (communication.local_sgd_steps = 4) no gradients are sent");
 }
 
 TEST(Contradictions, DiskWithoutAFolder) {
   Config config;
   config.memory.offload_optimizer_device = "nvme";
-  expect_one(contradictions_of(config), "memory.offload_optimizer_device",
+  expect_one(conflicts_in(config), "memory.offload_optimizer_device",
              "set memory.offload_optimizer_nvme_path");
   config.memory.offload_optimizer_nvme_path = "/scratch";
-  EXPECT_TRUE(contradictions_of(config).empty());
+  EXPECT_TRUE(conflicts_in(config).empty());
 }
 
 TEST(Contradictions, OptimizerInBackward_CannotWaitForFp16) {
   Config config;
   config.training.optimizer_in_backward = true;
   config.training.mixed_precision = "bf16";
-  EXPECT_TRUE(contradictions_of(config).empty());
+  EXPECT_TRUE(conflicts_in(config).empty());
   config.training.mixed_precision = "fp16";
-  expect_one(contradictions_of(config), "training.optimizer_in_backward",
+  expect_one(conflicts_in(config), "training.optimizer_in_backward",
              "with fp16 an overflow is known only after all gradients exist");
 }
 
 TEST(Contradictions, WithDivision_WhatNeedsWholeModelsIsRefused) {
-  expect_one(contradictions_with_division("fsdp", {.offload_optimizer_device = "cpu"}, {}),
+  expect_one(sharding_conflicts("fsdp", {.offload_optimizer_device = "cpu"}, {}),
              "memory.offload_optimizer_device", "the options for offloading of [backend.fsdp]");
-  expect_one(contradictions_with_division("fsdp", {}, {.local_sgd_steps = 2}),
+  expect_one(sharding_conflicts("fsdp", {}, {.local_sgd_steps = 2}),
              "communication.local_sgd_steps", "no rank has all parameters to train on its own");
-  expect_one(contradictions_with_division("fsdp", {}, {.gradients = "powersgd"}),
-             "communication.gradients", "PowerSGD needs whole matrices on every rank");
-  EXPECT_TRUE(contradictions_with_division("fsdp", {}, {.gradients = "int8"}).empty());
+  expect_one(sharding_conflicts("fsdp", {}, {.gradients = "powersgd"}), "communication.gradients",
+             "PowerSGD needs whole matrices on every rank");
+  EXPECT_TRUE(sharding_conflicts("fsdp", {}, {.gradients = "int8"}).empty());
 }
 
 TEST(Contradictions, TheFirstIsThrown) {
   Config config;
   config.communication = {.gradients = "int8", .local_sgd_steps = 2};
   config.memory.offload_optimizer_device = "nvme";
-  const std::vector<Error> both = contradictions_of(config);
+  const std::vector<Error> both = conflicts_in(config);
   ASSERT_EQ(both.size(), 2u);
   try {
     throw_first(both);

@@ -121,9 +121,9 @@ TEST(WeightIndex, FilesThatAreNoPlainNames_AreRefused) {
       {"m\\u0000.safetensors", "m\\x00.safetensors"},
       {"m\\n", "m\\x0a"},
       {"m\\u007f", "m\\x7f"}};
-  for (const auto& [name, shown] : names)
+  for (const auto& [name, for_message] : names)
     EXPECT_EQ(index_refusal("{\"weight_map\":{\"w\":\"" + name + "\"}}"),
-              "index.json: tensor 'w': its file '" + shown +
+              "index.json: tensor 'w': its file '" + for_message +
                   "' is not the plain name of a file in the same folder");
   EXPECT_EQ(parse_index("{\"weight_map\":{\"w\":\"..m..\"}}").weight_map.at("w"), "..m..");
   EXPECT_EQ(

@@ -15,19 +15,19 @@ namespace coupler {
 namespace {
 
 // The minimum of seconds over all assignments, and how many of them fit.
-std::pair<double, int> tried_all(const RunProblem& problem, const std::vector<RunUnit>& units) {
+std::pair<double, int> tried_all(const CostModel& model, const std::vector<RunUnit>& units) {
   size_t groups = 0;
   for (const RunUnit& unit : units) groups = std::max(groups, unit.group + 1);
-  std::vector<size_t> device(groups), lies(units.size());
+  std::vector<size_t> device(groups), assignment(units.size());
   double least = std::numeric_limits<double>::infinity();
   int fitting = 0;
   while (true) {
-    for (size_t u = 0; u < units.size(); ++u) lies[u] = device[units[u].group];
-    const Forecast result = forecast(problem, lies);
+    for (size_t u = 0; u < units.size(); ++u) assignment[u] = device[units[u].group];
+    const PredictedTime result = predict_time(model, assignment);
     fitting += result.fits ? 1 : 0;
     if (result.fits) least = std::min(least, result.seconds);
     size_t g = 0;
-    while (g < groups && ++device[g] == problem.devices.size()) device[g++] = 0;
+    while (g < groups && ++device[g] == model.devices.size()) device[g++] = 0;
     if (g == groups) return {least, fitting};
   }
 }
@@ -74,13 +74,13 @@ TEST(Search, SmallTrees_FindsTheLeastOfAllAssignments) {
     const DeviceMapOptions options = random_options(random, tree);
     const auto units = run_units(tree, TreeSizes(tree, {}), options);
     if (units.size() > 7) continue;
-    const RunProblem problem = run_problem(units, options);
-    const auto [least, fitting] = tried_all(problem, units);
-    const auto found = search_placement(problem, units);
+    const CostModel model = make_cost_model(units, options);
+    const auto [least, fitting] = tried_all(model, units);
+    const auto found = search_placement(model, units);
     ASSERT_EQ(found.has_value(), fitting > 0);
     if (!found) continue;
     EXPECT_TRUE(found->exact);
-    EXPECT_NEAR(found->forecast.seconds, least, 1e-9 * least);
+    EXPECT_NEAR(found->time.seconds, least, 1e-9 * least);
     ++compared;
     several += fitting > 10 ? 1 : 0;
   }

@@ -19,7 +19,7 @@ class PluginTransport : public ::testing::Test {
 
 TEST_F(PluginTransport, Transport_IsItself) {
   backend_.use = "gloo_cpu";
-  const TransportPlan plan = plan_transport(backend_, MpiLaunch::kPossible);
+  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kPossible);
   EXPECT_EQ(plan.use, "gloo_cpu");
   EXPECT_EQ(plan.transport, "gloo_cpu");
   EXPECT_FALSE(plan.needs_mpi_launch);
@@ -27,7 +27,7 @@ TEST_F(PluginTransport, Transport_IsItself) {
 }
 
 TEST_F(PluginTransport, Auto_IsPassedOnAsAnOverride) {
-  const TransportPlan plan = plan_transport(backend_, MpiLaunch::kInside);
+  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kInside);
   EXPECT_EQ(plan.transport, "mpi");
   EXPECT_TRUE(plan.needs_mpi_launch);
   EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.use=\"mpi\""});
@@ -36,18 +36,18 @@ TEST_F(PluginTransport, Auto_IsPassedOnAsAnOverride) {
 TEST_F(PluginTransport, WrapperByPath_HasItsBasesNeeds) {
   backend_.use = folder_.path(Folder::file_name("wrapper"));
   set_base("mpi");
-  const TransportPlan plan = plan_transport(backend_, MpiLaunch::kPossible);
+  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kPossible);
   EXPECT_EQ(plan.use, backend_.use);
   EXPECT_EQ(plan.transport, "mpi");
   EXPECT_TRUE(plan.needs_mpi_launch);
   EXPECT_TRUE(plan.overrides.empty());
   set_base(folder_.path(Folder::file_name("gloo_cpu")));
-  EXPECT_FALSE(plan_transport(backend_, MpiLaunch::kPossible).needs_mpi_launch);
+  EXPECT_FALSE(choose_transport(backend_, MpiLaunch::kPossible).needs_mpi_launch);
 }
 
 TEST_F(PluginTransport, WrapperWithoutBase_GetsWhatAutoPicks) {
   backend_.use = "wrapper";
-  const TransportPlan plan = plan_transport(backend_, MpiLaunch::kInside);
+  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kInside);
   EXPECT_EQ(plan.transport, "mpi");
   EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.wrapper.base=\"mpi\""});
 }
@@ -56,18 +56,18 @@ TEST_F(PluginTransport, BaseThatNeedsABase_IsRefused) {
   backend_.use = "wrapper";
   set_base("wrapper");
   const std::string message =
-      message_of(ErrorCode::kConfig, [&] { plan_transport(backend_, MpiLaunch::kPossible); });
+      message_of(ErrorCode::kConfig, [&] { choose_transport(backend_, MpiLaunch::kPossible); });
   expect_text(message, "backend.wrapper.base = \"wrapper\" needs a base itself");
 }
 
 TEST_F(PluginTransport, UnusableBackend_IsAnErrorWithItsReason) {
   backend_.use = "nccl";
   expect_text(
-      message_of(ErrorCode::kPlugin, [&] { plan_transport(backend_, MpiLaunch::kPossible); }),
+      message_of(ErrorCode::kPlugin, [&] { choose_transport(backend_, MpiLaunch::kPossible); }),
       "cannot be used here: no CUDA device answers");
   backend_.use = "absent";
   expect_text(
-      message_of(ErrorCode::kPlugin, [&] { plan_transport(backend_, MpiLaunch::kPossible); }),
+      message_of(ErrorCode::kPlugin, [&] { choose_transport(backend_, MpiLaunch::kPossible); }),
       "backend \"absent\" was not found");
 }
 

@@ -1,3 +1,5 @@
+#include "rendezvous/job_file.h"
+
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -6,8 +8,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-
-#include "rendezvous/join.h"
 
 namespace coupler {
 namespace {

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     const auto begin = std::chrono::steady_clock::now();
     auto config = coupler::load_config({});
     config.backend.timeout = timeout;
-    const auto store = coupler::join_store(process, config);
+    const auto store = coupler::open_job_store(process, config);
     store->set(fmt::format("here/{}", process.rank), std::to_string(process.rank));
     int met = 0;
     for (int rank = 0; rank < process.world; ++rank) {

@@ -36,16 +36,16 @@ std::vector<size_t> random_sequence(std::mt19937& random, size_t length, size_t 
 }
 
 // What last followed each pair.
-std::map<std::pair<size_t, size_t>, size_t> learnt_from(const std::vector<size_t>& sequence) {
-  std::map<std::pair<size_t, size_t>, size_t> learnt;
+std::map<std::pair<size_t, size_t>, size_t> learned_from(const std::vector<size_t>& sequence) {
+  std::map<std::pair<size_t, size_t>, size_t> learned;
   size_t before = kEnd, current = kEnd;
   for (const size_t unit : sequence) {
     if (unit == current) continue;
-    if (current != kEnd) learnt[{before, current}] = unit;
+    if (current != kEnd) learned[{before, current}] = unit;
     before = unit == kEnd ? kEnd : current;
     current = unit;
   }
-  return learnt;
+  return learned;
 }
 
 TEST(UseOrder, RandomSequences_NextIsWhatFollowedLast) {
@@ -55,12 +55,12 @@ TEST(UseOrder, RandomSequences_NextIsWhatFollowedLast) {
     const auto sequence = random_sequence(random, random() % 60, units);
     UseOrder order;
     play(order, sequence);
-    const auto learnt = learnt_from(sequence);
+    const auto learned = learned_from(sequence);
     for (size_t before = 0; before <= units; ++before) {
       const size_t first = before == units ? kEnd : before;
       for (size_t unit = 0; unit < units; ++unit) {
-        const auto found = learnt.find({first, unit});
-        EXPECT_EQ(order.next(first, unit), found == learnt.end() ? kEnd : found->second)
+        const auto found = learned.find({first, unit});
+        EXPECT_EQ(order.next(first, unit), found == learned.end() ? kEnd : found->second)
             << "seed " << seed << ": " << first << ", " << unit;
       }
     }
@@ -68,19 +68,19 @@ TEST(UseOrder, RandomSequences_NextIsWhatFollowedLast) {
 }
 
 TEST(UseOrder, RandomSequences_HashTellsWhatWasLearntAndNothingElse) {
-  std::map<std::map<std::pair<size_t, size_t>, size_t>, uint64_t> hash_by_learnt;
+  std::map<std::map<std::pair<size_t, size_t>, size_t>, uint64_t> hash_by_learned;
   std::set<uint64_t> hashes;
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);
     const auto sequence = random_sequence(random, random() % 12, 1 + random() % 4);
     const uint64_t hash = hash_of(sequence);
     EXPECT_EQ(hash, hash_of(sequence));
-    const auto [known, is_new] = hash_by_learnt.emplace(learnt_from(sequence), hash);
+    const auto [known, is_new] = hash_by_learned.emplace(learned_from(sequence), hash);
     EXPECT_EQ(known->second, hash) << "seed " << seed;
     hashes.insert(hash);
   }
-  EXPECT_GT(hash_by_learnt.size(), 500u);
-  EXPECT_EQ(hashes.size(), hash_by_learnt.size()) << "different orders with one hash";
+  EXPECT_GT(hash_by_learned.size(), 500u);
+  EXPECT_EQ(hashes.size(), hash_by_learned.size()) << "different orders with one hash";
 }
 
 TEST(UseOrder, ForwardAndBackward_ToldApart) {

@@ -1,4 +1,4 @@
-// The store for a world of one, views with a prefix, and where join_store() connects.
+// The store for a world of one, views with a prefix, and where open_job_store() connects.
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST(PrefixStore, Keys_AreApart_AndParentLives) {
 }
 
 TEST(JoinStore, WorldOfOne_NeedsNobody_Ever) {
-  const auto store = join_store(ProcessInfo{}, Config{});
+  const auto store = open_job_store(ProcessInfo{}, Config{});
   store->set("key", "value");
   EXPECT_EQ(store->get("key", 0s), "value");
 }
@@ -45,7 +45,7 @@ TEST(JoinStore, WorldWithoutLauncher_IsAnError_NamingTheLauncher) {
   ProcessInfo process;
   process.world = 2;
   try {
-    join_store(process, Config{});
+    open_job_store(process, Config{});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);

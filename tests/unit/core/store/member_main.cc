@@ -28,9 +28,9 @@ void join(const std::string& host, int port, const Bytes32& secret, int rank) {
 void host(const std::string& address, const Bytes32& secret) {
   BackendConfig backend;
   backend.peer_timeout = 400ms;
-  StoreServerOptions options = ServedStore::server_options(backend);
+  StoreServerOptions options = RankZeroStore::server_options(backend);
   options.host = address;
-  const ServedStore store(secret, options, 20s);
+  const RankZeroStore store(secret, options, 20s);
   std::printf("%s %d\n", store.server().host().c_str(), store.server().port());
   std::fflush(stdout);
   ::pause();

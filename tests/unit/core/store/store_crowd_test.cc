@@ -95,7 +95,7 @@ void expect_undisturbed(size_t wanted, bool tls, const char* host) {
   coming.join();
   EXPECT_EQ(strangers.size(), crowd);
   // The server's own limit; strangers that arrive meanwhile add a few.
-  EXPECT_LE(most_held, StoreLimits{}.strangers + 50);
+  EXPECT_LE(most_held, StoreLimits{}.unauthenticated + 50);
   EXPECT_GE(member->add("came", 0), 20);
   // No stranger has joined.
   const auto last = join();

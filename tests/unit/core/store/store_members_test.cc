@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "store/client.h"
+#include "store/failure_detector.h"
 #include "store/server.h"
-#include "store/silence.h"
 
 namespace coupler {
 namespace {
@@ -194,14 +194,14 @@ TEST_P(StoreMembersTest, Leaves_IsNoLoss_AndItMayComeBack) {
 
 TEST_P(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
   const auto zero = rank(0);
-  zero->peers()->add_standing(this, [] { return std::string("operation 7"); });
+  zero->peers()->add_activity(this, [] { return std::string("operation 7"); });
   try {
     const auto one = rank(1);
     throw std::runtime_error("the program's own");
   } catch (const std::runtime_error&) {
   }
   EXPECT_EQ(loss_of(*zero, 1)->reason, Reason::kFailed);
-  EXPECT_EQ(client()->get(standing_key(0), kPromised), "operation 7");
+  EXPECT_EQ(client()->get(activity_key(0), kPromised), "operation 7");
   try {
     zero->get("a key that no rank sets", 60s);
     FAIL() << "no error";
@@ -214,7 +214,7 @@ TEST_P(StoreMembersTest, LeavesByAnException_HasFailed_AndMayComeBack) {
     std::this_thread::sleep_for(1ms);
   }
   EXPECT_FALSE(zero->get("a key that no rank sets", 500ms)) << "it has returned";
-  zero->peers()->remove_standing(this);
+  zero->peers()->remove_activity(this);
 }
 
 TEST_P(StoreMembersTest, Lost_DoesNotComeBack) {
@@ -281,9 +281,9 @@ TEST_P(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
 TEST_P(ServedStoreMembersTest, HostLeavesInOrder_IsNoLoss) {
   const Bytes32 secret = random_bytes32();
   BackendConfig backend;
-  StoreServerOptions options = ServedStore::server_options(backend);
+  StoreServerOptions options = RankZeroStore::server_options(backend);
   options.host = GetParam();
-  auto zero = std::make_unique<ServedStore>(secret, options, 20s);
+  auto zero = std::make_unique<RankZeroStore>(secret, options, 20s);
   StoreClient one(zero->server().host(), zero->server().port(), secret, 20s);
   one.join(1);
   zero.reset();
@@ -301,11 +301,11 @@ INSTANTIATE_TEST_SUITE_P(Sockets, ServedStoreMembersTest, kSockets, name_of);
 
 TEST(SilenceTest, ProcessThatRuns_IsMerelySlow) {
   const ProcessIdentity self = own_identity();
-  EXPECT_FALSE(judge({1h, -1, &self}, 800ms));
+  EXPECT_FALSE(detect_failure({1h, -1, &self}, 800ms));
   const ProcessIdentity nobody{self.pid, "1"};
-  EXPECT_EQ(judge({1s, -1, &nobody}, 800ms), Reason::kGone);
-  EXPECT_FALSE(judge({700ms, -1, nullptr}, 800ms));
-  EXPECT_EQ(judge({900ms, -1, nullptr}, 800ms), Reason::kStopped) << "on another machine";
+  EXPECT_EQ(detect_failure({1s, -1, &nobody}, 800ms), Reason::kGone);
+  EXPECT_FALSE(detect_failure({700ms, -1, nullptr}, 800ms));
+  EXPECT_EQ(detect_failure({900ms, -1, nullptr}, 800ms), Reason::kStopped) << "on another machine";
 }
 
 // Reading fails midway if the process is reaped meanwhile.

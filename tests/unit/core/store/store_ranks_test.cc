@@ -122,9 +122,9 @@ int ranks_that_fit() {
 }
 
 TEST(SimulatedRanks, AThousand_MeetAndLearnAllOfAll) {
-  using Kind = MeetingPlan::Kind;
+  using Kind = RendezvousPlan::Kind;
   const Bytes32 secret = random_bytes32();
-  MeetingPlan plan{.ranks = ranks_that_fit(), .threads = 2};
+  RendezvousPlan plan{.ranks = ranks_that_fit(), .threads = 2};
   const StoreServer server(secret, {.members = static_cast<size_t>(plan.ranks)});
   for (const auto kind : {Kind::kAll, Kind::kVerdict, Kind::kOneByOne}) {
     plan.kind = kind;

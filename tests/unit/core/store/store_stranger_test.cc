@@ -151,7 +151,7 @@ TEST_F(StoreStrangerTest, MembersFrameWithWrongMac_EndsThatConnectionOnly) {
 
 TEST_F(StoreStrangerTest, MoreIdleConnectionsThanMayBe_KeepNobodyOut_TheOldestGoesFirst) {
   StoreServerOptions options;
-  options.limits.strangers = 20;
+  options.limits.unauthenticated = 20;
   options.handshake_timeout = 60s;  // long, so that it does not end them
   member_ = nullptr;
   server_ = nullptr;

@@ -74,10 +74,10 @@ TEST(ProgressLine, AnyWidth_IsNeverExceeded) {
   const ProgressView view{"a long label é é é of an epoch", 99, 100, 99, "loss 1.25 über alles"};
   for (int columns = 1; columns < 150; ++columns) {
     const std::string line = bar_text(view, columns);
-    const auto shown = std::count_if(line.begin(), line.end(), [](char c) {
+    const auto for_message = std::count_if(line.begin(), line.end(), [](char c) {
       return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
     });
-    EXPECT_LE(shown, std::max(columns - 1, 1)) << line;
+    EXPECT_LE(for_message, std::max(columns - 1, 1)) << line;
   }
 }
 

@@ -34,13 +34,13 @@ class Recorder final : public Executor {
     inside = false;
     return allowed >= op.count ? DB_OK : DB_IN_PROGRESS;
   }
-  void cancel(Op&) override { ++cancelled; }
+  void cancel(Op&) override { ++canceled; }
 
   std::vector<uint64_t> order;
   std::thread::id runner;
   std::atomic<bool> inside{false}, held{false};
   std::atomic<uint64_t> allowed{0};
-  std::atomic<int> cancelled{0};
+  std::atomic<int> canceled{0};
   uint64_t fail_at = 0;
   bool dead = true;
 };
@@ -239,8 +239,8 @@ TEST(SerialQueue_DestroyedWithPendingOperations_Joins, AndGivesThemUp) {
     for (int i = 0; i < 3; ++i) SerialQueue::release(start(&queue, receive(9)));
     std::this_thread::sleep_for(milliseconds(5));
   }
-  EXPECT_LE(recorder.cancelled, 3);
-  EXPECT_EQ(static_cast<size_t>(recorder.cancelled.load()), recorder.order.size());
+  EXPECT_LE(recorder.canceled, 3);
+  EXPECT_EQ(static_cast<size_t>(recorder.canceled.load()), recorder.order.size());
 }
 
 TEST(SerialQueue_Drain_RunsWhatIsQueued, OnTheCaller) {

@@ -27,9 +27,9 @@ using Data = TensorDataset;
 TEST(Fwd, EveryNameIsDefinedByCouplersHeaders) {
   const size_t types =
       defined<Accelerator, AcceleratorOptions, Processes, PartialState, AcceleratorState,
-              GradientState, Reduction, DataLoader<Data>, DataLoaderOptions, TensorDataset,
+              GradientState, ReduceOp, DataLoader<Data>, DataLoaderOptions, TensorDataset,
               LoaderCursor, Optimizer, Scheduler, Schedule, ScheduleOptions, LocalSGD,
-              LocalSGDOptions, UnwrappedModel<torch::nn::Linear>, FullParameters, SyncScope,
+              LocalSGDOptions, UnwrappedModel<torch::nn::Linear>, FullParameters, ScopeGuard,
               AutocastScope, ActivationCheckpointOptions, PipelineLayers, PipelineParallel,
               SplitPoints, PipelineOptions, DispatchedModel, LoadOptions, DispatchOptions,
               LoadAndDispatchOptions, DeviceMap, DeviceMapOptions, MaxMemory, EmptyWeights,

@@ -3,8 +3,8 @@
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 
-#include "accelerator/agreement.h"
 #include "accelerator/collectives.h"
+#include "accelerator/consistency_check.h"
 #include "core/comm/ranks.h"
 
 namespace coupler::testing {
@@ -28,7 +28,7 @@ void expect_all_told(int world, ErrorCode code, const std::vector<std::string>& 
     } catch (const Error& error) {
       told = error;
     }
-    const auto sum = reduce_leaves(comm, detail::view_of(at::ones({2})), Reduction::kSum, 1.0);
+    const auto sum = reduce_leaves(comm, detail::view_of(at::ones({2})), ReduceOp::kSum, 1.0);
     EXPECT_EQ(sum[0][0].item<int>(), world);
     if (told) throw Error(*told);
   });
@@ -90,7 +90,7 @@ TEST(NestedCollectives, OtherOperation_BothRanksAndNames) {
                     if (comm.rank() == 0) {
                       gather_leaves(comm, view);
                     } else {
-                      reduce_leaves(comm, view, Reduction::kSum, 1.0);
+                      reduce_leaves(comm, view, ReduceOp::kSum, 1.0);
                     }
                   });
 }
@@ -165,7 +165,7 @@ TEST(NestedCollectives, Reduce_ManyLeavesOfTwoTypes_NewTensorsOfTheirOwn) {
     const at::Tensor small = at::ones({2}), large = at::ones({40000});
     const auto view = detail::view_of(std::vector<at::Tensor>{
         small, large, at::ones({3}, at::kLong), at::ones({}), at::ones({0})});
-    const auto result = reduce_leaves(comm, view, Reduction::kSum, 1.0);
+    const auto result = reduce_leaves(comm, view, ReduceOp::kSum, 1.0);
     EXPECT_TRUE(at::equal(result[0], at::full({2}, 2.0f)));
     EXPECT_TRUE(at::equal(result[1], at::full({40000}, 2.0f)));
     EXPECT_TRUE(at::equal(result[2], at::full({3}, 2, at::kLong)));
@@ -177,16 +177,16 @@ TEST(NestedCollectives, Reduce_ManyLeavesOfTwoTypes_NewTensorsOfTheirOwn) {
 }
 
 TEST(NestedCollectives, Reduce_WhatATypeCannot_ErrorNamesLeaf) {
-  const auto told = [](const at::Tensor& leaf, Reduction reduction, double scale,
+  const auto told = [](const at::Tensor& leaf, ReduceOp reduction, double scale,
                        const std::string& part) {
     expect_all_told(2, ErrorCode::kUnsupported, {part}, [&](Communicator& comm) {
       reduce_leaves(comm, detail::view_of(Map{{"x", leaf}}), reduction, scale);
     });
   };
-  told(at::ones({1}, at::kLong), Reduction::kSum, 0.5,
+  told(at::ones({1}, at::kLong), ReduceOp::kSum, 0.5,
        "reduce(sum, scale 0.5): value[\"x\"]: a Long tensor cannot be scaled by 0.5");
-  told(at::ones({1}, at::kBool), Reduction::kMean, 1.0, "the mean of Bool is not defined");
-  told(at::ones({1}, at::kHalf), Reduction::kProduct, 1.0,
+  told(at::ones({1}, at::kBool), ReduceOp::kMean, 1.0, "the mean of Bool is not defined");
+  told(at::ones({1}, at::kHalf), ReduceOp::kProduct, 1.0,
        "the backend 'double' does not support prod of Half");
 }
 

@@ -53,7 +53,7 @@ class Pieces : public CheckpointFiles {
     std::vector<std::string> names;
     for (int rank = 0; rank < world; ++rank) {
       names.push_back("part_" + std::to_string(rank));
-      const auto own = own_share(pieces_of(tensors, world, copies, rank));
+      const auto own = deduplicated(pieces_of(tensors, world, copies, rank));
       std::filesystem::remove(at(names.back()));
       const WrittenFile written = write_pieces(at(names.back()), own, {{"format", "pt"}});
       manifest_.files.push_back({names.back(), written.bytes, written.sha256});
@@ -94,7 +94,7 @@ TEST_F(Pieces, OfEqualCopies_EachRankSavesAboutAsMuch_AndEveryPieceOnce) {
   std::vector<uint64_t> bytes;
   for (int rank = 0; rank < 4; ++rank) {
     bytes.push_back(0);
-    for (const StatePiece& piece : own_share(pieces_of(tensors, 4, 4, rank))) {
+    for (const StatePiece& piece : deduplicated(pieces_of(tensors, 4, 4, rank))) {
       ++saved[piece.name];
       bytes.back() += piece.values.nbytes();
     }

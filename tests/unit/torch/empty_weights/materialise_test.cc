@@ -34,7 +34,7 @@ TEST(Materialise, WeightsInitialisedTwice_OneLayerAtATime) {
   const std::vector<MetaTensor> wanted = tensors_with_names(*model);
   at::rand({kDeepWidth, kDeepWidth});
   const std::optional<long> before = peak_since_reset(true);
-  const ReplayReport report = materialise(wanted, [](size_t, const at::Tensor&) {});
+  const ReplayReport report = materialize(wanted, [](size_t, const at::Tensor&) {});
   EXPECT_LE(report.peak_bytes, 2 * kDeepLayerBytes);
   if (!before) GTEST_SKIP() << "the kernel does not reset VmHWM";
   const long quarter =
@@ -51,7 +51,7 @@ TEST(Materialise, EachTensorOnce_TiedOnesShareMemory) {
   wanted.push_back({"none", at::Tensor()});
   wanted.push_back({"real", torch::ones({2})});
   std::map<size_t, at::Tensor> values;
-  materialise(wanted, [&](size_t i, const at::Tensor& value) {
+  materialize(wanted, [&](size_t i, const at::Tensor& value) {
     EXPECT_TRUE(values.emplace(i, value).second);
   });
   ASSERT_EQ(values.size(), wanted.size());
@@ -69,7 +69,7 @@ TEST(Materialise, SeveralCallsInAnyOrder_SameBitsAndNoDrawTwice) {
   const std::vector<MetaTensor> wanted = tensors_with_names(*model);
   size_t operations = 0;
   for (size_t i = wanted.size(); i-- > 0;) {
-    operations += materialise({wanted[i]}, [&](size_t, const at::Tensor& value) {
+    operations += materialize({wanted[i]}, [&](size_t, const at::Tensor& value) {
                     put_value(wanted[i].tensor, value);
                   }).operations;
   }
@@ -104,7 +104,7 @@ TEST(Materialise, SinkThrows_GeneratorAndModesAsBefore) {
   torch::manual_seed(99);
   const auto expected = torch::rand({2});
   torch::manual_seed(99);
-  EXPECT_THROW(materialise(tensors_with_names(*model),
+  EXPECT_THROW(materialize(tensors_with_names(*model),
                            [](size_t, const at::Tensor&) { throw std::runtime_error("full"); }),
                std::runtime_error);
   EXPECT_TRUE(torch::equal(torch::rand({2}), expected));
@@ -123,7 +123,7 @@ TEST(Materialise, SinkBuildsAndDraws_AsOutside) {
   const nn::Linear eager_other(4, 4);
   torch::manual_seed(99);
   ModulePtr other;
-  materialise(tensors_with_names(*model), [&](size_t i, const at::Tensor& value) {
+  materialize(tensors_with_names(*model), [&](size_t i, const at::Tensor& value) {
     put_value(model->parameters()[i], value);
     if (i > 0) return;
     EXPECT_TRUE(at::GradMode::is_enabled());
@@ -161,7 +161,7 @@ TEST(Materialise, OnAnotherThread_WhileThisOneRecords) {
 
 TEST(Materialise, NoRecipe_ErrorNamesTensorAndHint) {
   const std::string message = message_of([] {
-    materialise({{"layer.weight", torch::empty({2}, torch::kMeta)}},
+    materialize({{"layer.weight", torch::empty({2}, torch::kMeta)}},
                 [](size_t, const at::Tensor&) {});
   });
   EXPECT_TRUE(contains(message, "'layer.weight' is on the meta device and its values are unknown"))
@@ -169,14 +169,14 @@ TEST(Materialise, NoRecipe_ErrorNamesTensorAndHint) {
   EXPECT_TRUE(
       contains(message, "build the model inside coupler::EmptyWeights, conversions included"))
       << message;
-  EXPECT_FALSE(has_recipe(torch::empty({2}, torch::kMeta)));
-  EXPECT_FALSE(has_recipe(torch::empty({2})));
-  EXPECT_FALSE(has_recipe(at::Tensor()));
+  EXPECT_FALSE(has_recording(torch::empty({2}, torch::kMeta)));
+  EXPECT_FALSE(has_recording(torch::empty({2})));
+  EXPECT_FALSE(has_recording(at::Tensor()));
 }
 
 TEST(Materialise, ChangedOutsideTheScope_ErrorNamesTensor) {
   const ModulePtr model = build_empty([] { return nn::Linear(4, 4).ptr(); });
-  EXPECT_TRUE(has_recipe(model->parameters()[0]));
+  EXPECT_TRUE(has_recording(model->parameters()[0]));
   {
     const at::NoGradGuard no_grad;
     model->parameters()[0].zero_();

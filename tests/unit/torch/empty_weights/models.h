@@ -46,7 +46,7 @@ inline ModulePtr build_empty(const std::function<ModulePtr()>& make) {
 // Materializes in place, as a loader does.
 inline ReplayReport fill(const nn::Module& module) {
   const std::vector<MetaTensor> wanted = tensors_with_names(module);
-  return materialise(wanted, [&](size_t i, const at::Tensor& value) {
+  return materialize(wanted, [&](size_t i, const at::Tensor& value) {
     if (wanted[i].tensor.defined() && wanted[i].tensor.is_meta())
       put_value(wanted[i].tensor, value);
   });

@@ -53,7 +53,7 @@ TEST(DiskSource, GivesTheLatestOfEachUnit) {
       const size_t unit = random() % kUnits;
       if (random() % 2 == 0) {
         latest[unit] = static_cast<char>(random() % 128);
-        source.put_away(unit, filled(pool, latest[unit]));
+        source.write_back(unit, filled(pool, latest[unit]));
       }
       const BufferPool::Buffer memory = pool.take(kBytes);
       source.fill(unit, memory.data());

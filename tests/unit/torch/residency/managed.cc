@@ -71,16 +71,16 @@ void Managed::add_unit(const std::string& name,
   for (const ModelParameter* parameter : parameters) {
     const at::ScalarType type = options.compute_type.value_or(parameter->tensor.scalar_type());
     const at::Tensor value = parameter->tensor.detach().to(type).contiguous();
-    auto home = std::make_unique<Home>();
-    home->name = parameter->name;
-    home->offset = (values.size() + 63) / 64 * 64;
-    values.resize(home->offset + value.nbytes());
+    auto managed = std::make_unique<ManagedStorage>();
+    managed->name = parameter->name;
+    managed->offset = (values.size() + 63) / 64 * 64;
+    values.resize(managed->offset + value.nbytes());
     if (value.numel() > 0) {
-      std::memcpy(values.data() + home->offset, value.const_data_ptr(), value.nbytes());
+      std::memcpy(values.data() + managed->offset, value.const_data_ptr(), value.nbytes());
     }
-    parameter->tensor.set_data(make_managed(*home, value.sizes(), type));
+    parameter->tensor.set_data(make_managed(*managed, value.sizes(), type));
     put_intercept(parameter->tensor);
-    unit->homes.push_back(std::move(home));
+    unit->homes.push_back(std::move(managed));
   }
   unit->bytes = values.size();
   memory.units.push_back(std::move(values));

@@ -131,10 +131,10 @@ TEST(InBunches, TakesOffloadedOnesAloneAndOthersTogether) {
   OffloadedMemory memory({.folder = folder.path(), .buffers = 0}, c10::kCPU);
   const at::Tensor plain = at::ones({2}), offloaded = memory.make("o", 2, at::kFloat);
   std::vector<size_t> sizes;
-  in_bunches({plain, plain, offloaded, offloaded, plain},
-             [&](at::TensorList bunch) { sizes.push_back(bunch.size()); });
+  visit_in_groups({plain, plain, offloaded, offloaded, plain},
+                  [&](at::TensorList bunch) { sizes.push_back(bunch.size()); });
   EXPECT_EQ(sizes, (std::vector<size_t>{2, 1, 1, 1}));
-  in_bunches({}, [](at::TensorList) { FAIL(); });
+  visit_in_groups({}, [](at::TensorList) { FAIL(); });
 }
 
 TEST(OffloadedMemory, IsReadByOtherThreads) {

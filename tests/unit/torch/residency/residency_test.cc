@@ -173,7 +173,7 @@ TEST(Residency, SourceAgreesOnAnotherUnit_FilledFirst) {
   for (int i = 0; i < 2; ++i) {
     auto unit = std::make_unique<Unit>();
     unit->bytes = sizeof(float);
-    unit->homes.push_back(std::make_unique<Home>());
+    unit->homes.push_back(std::make_unique<ManagedStorage>());
     parameters.push_back(make_managed(*unit->homes[0], {1}, at::kFloat));
     put_intercept(parameters.back());
     const float value = static_cast<float>(i) + 1;
@@ -259,10 +259,10 @@ TEST(Intercept, KeyAndHome_OnViewsNotOnResults) {
   EXPECT_TRUE(has_intercept(weight));
   EXPECT_TRUE(has_intercept(weight.detach()));
   EXPECT_TRUE(has_intercept(weight.t()[0]));
-  EXPECT_EQ(home_of(weight.t())->name, "0.weight");
+  EXPECT_EQ(managed_storage_of(weight.t())->name, "0.weight");
   for (const at::Tensor& result : {weight.clone(), weight.add(1), weight.to(at::kDouble)}) {
     EXPECT_FALSE(has_intercept(result));
-    EXPECT_EQ(home_of(result), nullptr);
+    EXPECT_EQ(managed_storage_of(result), nullptr);
   }
 }
 

@@ -1,0 +1,143 @@
+// DispatchedState: what a DispatchedModel owns: units of the model's tensors on each device, the
+// residencies that fetch them, and the map. Created and destroyed by one thread; in between, any
+// thread may use the model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <coupler/device_map.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "big_model/host_value.h"
+#include "residency/residency.h"
+#include "residency/unit.h"
+#include "strategy/model.h"
+#include "weights/weight_source.h"
+
+namespace coupler {
+
+// Groups the tensors of a model that are fetched for use into units. A pure function.
+
+struct WeightGroup {
+  std::vector<size_t> tensors;  // indices into the given list
+  std::vector<size_t> offsets;  // of each in the unit's memory, bytes
+  size_t bytes = 0;
+  FilePlace place;  // if the unit is used in place in its file; else it is copied
+};
+
+// Plans the tensors that run on `device`, except those that stay on the CPU unpacked. On the CPU,
+// neighbors in one file form one unit of at most `most` bytes, or of one tensor; otherwise a unit
+// holds a module's own tensors.
+inline constexpr size_t kUnitBytes = size_t{16} << 20;
+inline constexpr size_t kMinUnitBytes = size_t{1} << 20;  // if memory is short
+std::vector<WeightGroup> group_weights(const std::vector<PlacedTensor>& tensors, c10::Device device,
+                                       size_t most = kUnitBytes);
+
+// WeightUnits: the units of a dispatched model, as the Source of one Residency: on the CPU directly
+// from mapped files, on accelerators copied from host memory or files. Call add() before the first
+// use; threads as for Source.
+class WeightUnits : public Source {
+ public:
+  struct Piece {
+    HostValue value;
+    size_t offset = 0;  // in the unit
+    std::vector<int64_t> sizes;
+    at::ScalarType type = at::kFloat;
+  };
+  struct PlacedUnit {
+    size_t bytes = 0;
+    std::vector<Piece> pieces;  // if the unit is copied
+    FilePlace place;            // if it is used in its file
+    bool once = false;          // copied once and kept; the pieces are dropped then
+    bool keep_pages = true;     // keep the file's pages when the unit is released
+  };
+
+  // device: where the units' memory is.
+  explicit WeightUnits(c10::Device device) : device_(device) {}
+
+  void add(PlacedUnit unit) { units_.push_back(std::move(unit)); }
+  // on_first is called when a unit becomes resident after none was: another model may have to make
+  // room.
+  void set_on_first(std::function<void()> on_first) { on_first_ = std::move(on_first); }
+  void all_released() { any_ = false; }
+
+  void* lend(size_t unit) override;
+  void take_back(size_t unit) override;
+  void fill(size_t unit, void* memory) override;
+  // Always throws: placed parameters are read-only.
+  void store(size_t unit, const void* memory) override;
+
+ private:
+  void note_first();
+
+  const c10::Device device_;
+  std::vector<PlacedUnit> units_;
+  std::function<void()> on_first_;
+  bool any_ = false;
+};
+
+struct DispatchRules {
+  int prefetch = 2;  // units fetched ahead of their use
+  // Of this process; 0: no bound. Units that do not fit in addition to the rest are dropped after
+  // use.
+  uint64_t max_resident_bytes = 0;
+  // For cpu_offload_with_hook: units stay after use until release().
+  bool keep = false;
+  std::function<void()> on_first;
+};
+
+class DispatchedState {
+ public:
+  // Moves the model's parameters and buffers to their devices. sources: the sources of the values,
+  // kept alive. Throws Error(kInvalidArgument) naming a tensor that has no values, or the memory
+  // that would be needed; Error(kIo) for files.
+  DispatchedState(Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
+                  std::vector<std::shared_ptr<const WeightSource>> sources,
+                  const DispatchRules& rules);
+  ~DispatchedState();
+  DispatchedState(const DispatchedState&) = delete;
+  DispatchedState& operator=(const DispatchedState&) = delete;
+
+  const DeviceMap& map() const { return map_; }
+  const Model& model() const { return model_; }
+  // Offloads all units and frees the accelerators' memory. Throws Error(kUsage) while an operation
+  // uses a unit.
+  void release();
+
+  // The state of a dispatched model; null if the model is not dispatched.
+  static const DispatchedState* of(const void* identity);
+
+ private:
+  struct Site {
+    explicit Site(c10::Device on) : device(on), pool(on) {}
+    explicit Site(PoolMemory memory) : pool(memory) {}
+    c10::Device device = c10::kCPU;
+    BufferPool pool;
+    WeightUnits* units = nullptr;  // the residency's
+    std::unique_ptr<Residency> residency;
+  };
+
+  void choose_units(const DispatchRules& rules);
+  void settle();
+  void make_site(c10::Device device, const DispatchRules& rules);
+  void manage(Unit& unit, const PlacedTensor& tensor, size_t offset);
+
+  const Model model_;
+  const DeviceMap map_;
+  std::vector<PlacedTensor> tensors_;
+  const std::vector<std::shared_ptr<const WeightSource>> sources_;
+  std::vector<std::unique_ptr<Site>> sites_;
+  size_t unit_bytes_ = kUnitBytes;
+  uint64_t room_for_more_ = 0;  // part of max_resident_bytes for units that stay
+};
+
+// Throws Error(kInvalidArgument) naming the first meta tensor that has no source of values.
+void require_values(const std::vector<PlacedTensor>& tensors);
+
+}  // namespace coupler

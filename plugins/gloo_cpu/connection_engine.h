@@ -1,0 +1,109 @@
+// ConnectionEngine: moves messages over the connections, full-duplex. Each peer has a queue of
+// messages to send and one of messages to receive. progress() moves whatever the sockets allow on
+// all connections; wait() does so until a group of messages is complete, sleeping in poll(2) while
+// nothing moves. Thread rule: one thread at a time (the holder of the queue's turn); abort() from
+// any thread.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "common/error.h"
+#include "common/reduce.h"
+#include "gloo_cpu/connection.h"
+#include "gloo_cpu/wire.h"
+
+namespace db::gloo_cpu {
+
+// The messages of one operation or round: complete when pending is 0.
+struct Group {
+  int32_t pending = 0;
+};
+
+struct Outgoing {
+  Header header;
+  const uint8_t* data = nullptr;
+  uint64_t sent = 0;  // bytes, header included
+  Group* group = nullptr;
+  Outgoing* next = nullptr;
+};
+
+// data[i] = own[i] (+) received[i]. own may be data.
+struct Combine {
+  ReduceFunction function = nullptr;
+  const uint8_t* own = nullptr;
+  uint64_t element = 1;  // bytes
+};
+
+struct Incoming {
+  Header expected;
+  Header header;  // as received
+  uint8_t* data = nullptr;
+  Combine combine;        // function set: combined instead of overwritten
+  uint64_t received = 0;  // bytes, header included
+  Group* group = nullptr;
+  const Incoming* after = nullptr;  // must be complete before this one is read
+  Incoming* next = nullptr;
+
+  bool complete() const { return received == sizeof(Header) + expected.bytes; }
+};
+
+class ConnectionEngine {
+ public:
+  // connections: by rank, NULL for this rank; they outlive the engine. chunk: how many bytes are
+  // combined at once, a multiple of 8.
+  ConnectionEngine(int32_t rank, const std::vector<Connection*>& connections, uint64_t chunk);
+
+  // The message must not move until its group is complete or the engine is dead.
+  void send(int32_t peer, Outgoing* message);
+  void receive(int32_t peer, Incoming* message);
+
+  // Moves whatever can be moved now. An error kills the engine: it must not be used afterwards.
+  Failure progress(bool* moved);
+
+  // Waits until group is complete. Spins for spin_ns before sleeping, unless spinning has not
+  // paid off lately.
+  Failure wait(const Group& group, int64_t deadline_ns, int64_t spin_ns);
+
+  // The peer that this rank waits for; -1: none.
+  int32_t awaited() const;
+
+  // The peers that owe a message and have not sent any byte of it.
+  std::vector<int32_t> silent() const;
+
+  // Ends every wait, now and later; the sockets are shut down but their descriptors stay open.
+  void abort();
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+
+ private:
+  struct PeerQueues {
+    Connection* connection = nullptr;
+    int32_t peer = -1;
+    Outgoing* out = nullptr;
+    Outgoing* out_last = nullptr;
+    Incoming* in = nullptr;
+    Incoming* in_last = nullptr;
+  };
+
+  Failure push(PeerQueues& queues, bool* moved);
+  Failure pull(PeerQueues& queues, bool* moved);
+  bool read(PeerQueues& queues, Incoming& message, int64_t* got) const;
+  Failure check(const PeerQueues& queues, const Incoming& message) const;
+  Failure lost(const PeerQueues& queues, int error) const;
+  void sleep(int64_t nanoseconds);
+
+  const int32_t rank_;
+  const uint64_t chunk_;
+  std::vector<PeerQueues> queues_;  // the peers only
+  std::vector<int> index_;          // rank -> position in queues_
+  std::vector<uint8_t> scratch_;
+  std::vector<pollfd> polled_;
+  int32_t spin_penalty_ = 0;  // about how many waits skip spinning after the next unsuccessful spin
+  int32_t spin_skip_ = 0;     // how many of them are left
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,166 @@
+#include "gloo_cpu/operation_executor.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace db::gloo_cpu {
+namespace {
+
+bool is_among(const std::vector<int32_t>& ranks, int32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+// Removes the ranks in heard from ranks, unless none would be left.
+void leave_out(const std::vector<int32_t>& received_from, std::vector<int32_t>* ranks) {
+  std::vector<int32_t> left;
+  for (const int32_t rank : *ranks)
+    if (!is_among(received_from, rank)) left.push_back(rank);
+  if (!left.empty()) *ranks = std::move(left);
+}
+
+}  // namespace
+
+OperationExecutor::OperationExecutor(int32_t rank, int32_t size, std::unique_ptr<FullMesh> mesh,
+                                     std::unique_ptr<FailureReporter> reporter,
+                                     const ExecutorLimits& limits)
+    : rank_(rank),
+      size_(size),
+      limits_(limits),
+      mesh_(std::move(mesh)),
+      reporter_(std::move(reporter)),
+      engine_(mesh_ == nullptr ? nullptr
+                               : std::make_unique<ConnectionEngine>(rank, mesh_->connections(),
+                                                                    limits.chunk_bytes)),
+      collectives_(rank, size, engine_.get(), limits.collectives),
+      sent_(static_cast<size_t>(size)),
+      received_(static_cast<size_t>(size)) {}
+
+db_status OperationExecutor::execute(Op& op, Failure* failure) {
+  try {
+    if (is_point_to_point(op.kind)) return start_message(op, failure);
+    return conclude(op, collectives_.run(op), failure);
+  } catch (const std::bad_alloc&) {
+    return conclude(
+        op, Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD),
+        failure);
+  } catch (const std::exception& error) {
+    return conclude(
+        op, Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD),
+        failure);
+  }
+}
+
+db_status OperationExecutor::start_message(Op& op, Failure* failure) {
+  if (free_ == nullptr) {
+    free_ = &messages_.emplace_back();
+  }
+  Message* const message = free_;
+  free_ = message->next_free;
+  message->next_free = nullptr;
+  message->group.pending = 0;
+  op.native = message;
+  const auto peer = static_cast<size_t>(op.root_or_peer);
+  Header header = make_header(op, size_);
+  header.bytes = op.count * op.element;
+  if (op.kind == DB_SEND) {
+    header.sequence = ++sent_[peer];
+    message->out = {};
+    message->out.header = header;
+    message->out.data = static_cast<const uint8_t*>(op.send);
+    message->out.group = &message->group;
+    engine_->send(op.root_or_peer, &message->out);
+  } else {
+    header.sequence = ++received_[peer];
+    message->in = {};
+    message->in.expected = header;
+    message->in.data = static_cast<uint8_t*>(op.recv);
+    message->in.group = &message->group;
+    engine_->receive(op.root_or_peer, &message->in);
+  }
+  if (op.blocking) {
+    return finish_message(
+        op, engine_->wait(message->group, op.deadline_ns, limits_.collectives.spin_ns), failure);
+  }
+  return poll(op, failure);
+}
+
+db_status OperationExecutor::poll(Op& op, Failure* failure) {
+  const auto* message = static_cast<const Message*>(op.native);
+  bool moved = false;
+  Failure result;
+  if (message->group.pending > 0) result = engine_->progress(&moved);
+  if (result.ok() && message->group.pending > 0) {
+    if (now_ns() < op.deadline_ns) return DB_IN_PROGRESS;
+    result = Failure::make(DB_ERR_TIMEOUT, "", DB_ERROR_COMM_DEAD, op.root_or_peer);
+  }
+  return finish_message(op, result, failure);
+}
+
+db_status OperationExecutor::finish_message(Op& op, const Failure& result, Failure* failure) {
+  auto* message = static_cast<Message*>(op.native);
+  if (result.ok()) {
+    message->next_free = free_;
+    free_ = message;
+  }
+  op.native = nullptr;
+  return conclude(op, result, failure);
+}
+
+void OperationExecutor::cancel(Op& op) {
+  // A message that may be partly sent cannot be taken back, so the connections go with it. The
+  // queue cancels only operations of a communicator that has failed.
+  op.native = nullptr;
+  abort();
+}
+
+void OperationExecutor::abort() {
+  if (engine_ != nullptr) engine_->abort();
+}
+
+db_status OperationExecutor::conclude(const Op& op, Failure result, Failure* failure) {
+  if (result.ok()) return DB_OK;
+  if (result.dead() && engine_ != nullptr) {
+    const bool aborted = result.status == DB_ERR_ABORTED;
+    if (result.status == DB_ERR_TIMEOUT) explain_timeout(op, &result);
+    if (result.status == DB_ERR_PEER_LOST) result.message = describe(op) + ": " + result.message;
+    // Store the cause before the connections close, because that is what the other ranks notice.
+    if (!aborted && reporter_ != nullptr) result = reporter_->settle(result);
+    engine_->abort();
+    result.message = "gloo_cpu, rank " + std::to_string(rank_) + ": " + result.message;
+  }
+  *failure = std::move(result);
+  return failure->status;
+}
+
+void OperationExecutor::explain_timeout(const Op& op, Failure* failure) const {
+  // A rank that sent nothing at all in the first round never arrived. In later rounds all have
+  // arrived and one is stuck: the ranks find it by reporting that they wait as well. The same holds
+  // for libgloo's algorithms, which make a rank wait for one that is itself waiting; there, a rank
+  // that has sent something may have started later, and so time out later.
+  std::vector<int32_t> missing;
+  if (is_point_to_point(op.kind)) {
+    missing = {op.root_or_peer};
+  } else {
+    if (collectives_.in_first_round()) missing = engine_->silent();
+    if (reporter_ != nullptr) reporter_->report_timeout(collectives_.sequence());
+    if (missing.empty() && reporter_ != nullptr) {
+      missing = reporter_->ranks_without_timeout(collectives_.sequence());
+      leave_out(collectives_.received_from(), &missing);
+    }
+  }
+  if (missing.empty() && failure->failed_rank >= 0) missing = {failure->failed_rank};
+  std::string names;
+  for (const int32_t rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  // Prefer the rank that this rank waited for, if it is among them.
+  if (!missing.empty() && !is_among(missing, failure->failed_rank))
+    failure->failed_rank = missing.front();
+  failure->message = describe(op) + " did not complete within " +
+                     std::to_string(op.timeout_ns / 1000000) + " ms: rank" +
+                     (missing.size() > 1 ? "s " : " ") + (names.empty() ? "?" : names) +
+                     " did not take part in time";
+}
+
+}  // namespace db::gloo_cpu

@@ -1,0 +1,63 @@
+// OperationExecutor: runs the operations of one communicator's queue: collectives, messages between
+// two ranks, and the handling of their failures. Thread rule: that of db::Executor (one thread at a
+// time); abort() from any thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "common/serial_queue.h"
+#include "gloo_cpu/collectives.h"
+#include "gloo_cpu/connection_engine.h"
+#include "gloo_cpu/failure_reporter.h"
+#include "gloo_cpu/full_mesh.h"
+
+namespace db::gloo_cpu {
+
+struct ExecutorLimits {
+  CollectiveLimits collectives;
+  uint64_t chunk_bytes = 0;
+};
+
+class OperationExecutor final : public Executor {
+ public:
+  // mesh and reporter: NULL if size is 1.
+  OperationExecutor(int32_t rank, int32_t size, std::unique_ptr<FullMesh> mesh,
+                    std::unique_ptr<FailureReporter> reporter, const ExecutorLimits& limits);
+
+  db_status execute(Op& op, Failure* failure) override;
+  db_status poll(Op& op, Failure* failure) override;
+  void cancel(Op& op) override;
+
+  // Ends the running operation and everything after it. Never blocks.
+  void abort();
+
+ private:
+  // A message between two ranks, from submit to completion; both ends number them per direction.
+  struct Message {
+    Group group;
+    Outgoing out;
+    Incoming in;
+    Message* next_free = nullptr;
+  };
+
+  db_status start_message(Op& op, Failure* failure);
+  db_status finish_message(Op& op, const Failure& result, Failure* failure);
+  db_status conclude(const Op& op, Failure result, Failure* failure);
+  void explain_timeout(const Op& op, Failure* failure) const;
+
+  const int32_t rank_;
+  const int32_t size_;
+  const ExecutorLimits limits_;
+  std::unique_ptr<FullMesh> mesh_;
+  std::unique_ptr<FailureReporter> reporter_;
+  std::unique_ptr<ConnectionEngine> engine_;
+  Collectives collectives_;
+  std::deque<Message> messages_;  // all ever made; they never move
+  Message* free_ = nullptr;
+  std::vector<uint64_t> sent_, received_;  // messages so far, by peer
+};
+
+}  // namespace db::gloo_cpu

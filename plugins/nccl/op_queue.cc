@@ -1,0 +1,358 @@
+#include "nccl/op_queue.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <string>
+
+#include "nccl/device.h"
+#include "nccl/failures.h"
+#include "nccl/library.h"
+#include "nccl/request.h"
+
+namespace db::nccl {
+namespace {
+
+// How long submit polls whether NCCL has launched an operation before it leaves that to others.
+constexpr int64_t kLaunchSpinNs = 100'000;
+// How many operations may be on the stream. CUDA's queue has about a thousand entries, of which an
+// operation takes three or four; a thread that finds it full waits in CUDA, beyond any deadline.
+constexpr int kMaxLaunched = 200;
+// How long a waiter polls before it sleeps, and its shortest and longest sleep.
+constexpr int64_t kWaitSpinNs = 50'000;
+constexpr int64_t kMinSleepNs = 20'000, kMaxSleepNs = 500'000;
+
+void sleep_for_ns(int64_t ns) {
+  const timespec time = {0, ns};
+  nanosleep(&time, nullptr);
+}
+
+}  // namespace
+
+void pause_since(int64_t began_ns) {
+  const int64_t waited = now_ns() - began_ns;
+  if (waited < kWaitSpinNs) {
+    sched_yield();
+  } else {
+    sleep_for_ns(std::clamp(waited / 8, kMinSleepNs, kMaxSleepNs));
+  }
+}
+
+OpQueue::OpQueue(ncclComm_t comm, int device) : device_(device) { context_.comm = comm; }
+
+Failure OpQueue::create(ncclComm_t comm, int device, const Settings& settings,
+                        std::unique_ptr<OpQueue>* result) {
+  std::unique_ptr<OpQueue> made(new OpQueue(comm, device));
+  Failure failure = made->open(settings);
+  if (failure.ok()) *result = std::move(made);
+  return failure;
+}
+
+Failure OpQueue::open(const Settings& settings) {
+  settings_ = settings;
+  const OnDevice on_device(device_);
+  for (const ncclResult_t result : {nccl().CommUserRank(context_.comm, &context_.rank),
+                                    nccl().CommCount(context_.comm, &context_.size)})
+    if (result != ncclSuccess)
+      return nccl_failure(result, context_.comm, "creating a communicator");
+  int lowest = 0, highest = 0;
+  cudaError_t error = cuda().DeviceGetStreamPriorityRange(&lowest, &highest);
+  if (error == cudaSuccess)
+    error = cuda().StreamCreateWithPriority(&context_.stream, cudaStreamNonBlocking,
+                                            settings.high_priority ? highest : lowest);
+  if (error == cudaSuccess)
+    error = cuda().MallocAsync(&context_.token, sizeof(int32_t), context_.stream);
+  if (error == cudaSuccess)
+    error = cuda().MemsetAsync(context_.token, 0, sizeof(int32_t), context_.stream);
+  if (error != cudaSuccess) return cuda_failure(error, "creating a communicator");
+  // Blocks all signals in the watcher, so that they go to the program's own threads.
+  sigset_t every, before;
+  sigfillset(&every);
+  pthread_sigmask(SIG_SETMASK, &every, &before);
+  try {
+    watcher_ = std::thread([this] { watch(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+OpQueue::~OpQueue() {
+  {
+    const Lock lock(mutex_);
+    sweep();
+    if (first_ != nullptr)
+      fail_locked(
+          Failure::make(DB_ERR_ABORTED, "the communicator was destroyed", DB_ERROR_COMM_DEAD));
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  const OnDevice on_device(device_);
+  if (context_.comm != nullptr) clean_ = close_communicator(context_.comm);
+  for (const auto& request : all_) {
+    if (request->ready != nullptr) cuda().EventDestroy(request->ready);
+    if (request->done != nullptr) cuda().EventDestroy(request->done);
+  }
+  if (!clean_) {
+    static_cast<void>(child_.release());  // NCCL may still write there
+  } else if (*child_ != nullptr) {        // half made by a split or shrink that failed
+    abort_communicator(*child_);
+  }
+  if (!clean_ || context_.stream == nullptr) return;
+  if (context_.token != nullptr) cuda().FreeAsync(context_.token, context_.stream);
+  cuda().StreamDestroy(context_.stream);
+}
+
+// ---- Requests ----
+
+OpQueue::Request* OpQueue::take() {
+  if (!free_.empty()) {
+    Request* const request = free_.back();
+    free_.pop_back();
+    return request;
+  }
+  auto made = std::make_unique<Request>();
+  made->owner = this;
+  free_.reserve(all_.size() + 1);
+  all_.push_back(std::move(made));
+  Request& request = *all_.back();
+  for (cudaEvent_t* const event : {&request.ready, &request.done}) {
+    if (cuda().EventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess) continue;
+    if (request.ready != nullptr) cuda().EventDestroy(request.ready);
+    all_.pop_back();
+    return nullptr;
+  }
+  return &request;
+}
+
+void OpQueue::recycle(Request* request) { free_.push_back(request); }
+
+void OpQueue::append(Request* request) {
+  request->next = nullptr;
+  (last_ != nullptr ? last_->next : first_) = request;
+  last_ = request;
+  if (next_ == nullptr) next_ = request;
+}
+
+db_status OpQueue::submit(const Op& op, cudaStream_t stream, db_request** out, db_error* error) {
+  const OnDevice on_device(device_);
+  Request* request = nullptr;
+  {
+    const Lock lock(mutex_);
+    if (failed_) return report(failure_, error);
+    sweep();
+    // This rank neither sends nor receives, so it takes no part.
+    if (op.kind != DB_BARRIER && op.send_size == 0 && op.recv_size == 0) return DB_OK;
+    request = take();
+  }
+  if (request == nullptr)
+    return report(DB_ERR_NO_MEMORY, "nccl: cannot create a CUDA event", error);
+  // Without the lock: this waits if the stream is full, and deadlines must be kept meanwhile.
+  const cudaError_t problem = cuda().EventRecord(request->ready, stream);
+  const Lock lock(mutex_);
+  if (problem != cudaSuccess || failed_) {
+    recycle(request);
+    if (failed_) return report(failure_, error);
+    Failure failure = cuda_failure(problem, describe(op) + " was given a stream that fails");
+    failure.flags = 0;  // nothing was started
+    return report(failure, error);
+  }
+  request->op = op;
+  keep_counts(&request->op, context_.size, &request->counts);
+  request->stage = Stage::kQueued;
+  request->good = request->released = false;
+  request->op.sequence = ++sequence_;
+  request->submitted_ns = now_ns();
+  append(request);
+  if (op.blocking || !is_point_to_point(op.kind)) {
+    flush();
+    advance();
+    while (!failed_ && !launching_.empty() && request->stage < Stage::kLaunched &&
+           now_ns() - request->submitted_ns < kLaunchSpinNs) {
+      sched_yield();
+      advance();
+    }
+  }
+  if (idle_ || next_ != nullptr || !launching_.empty()) wake_.notify_all();
+  *out = request->handle();
+  return DB_IN_PROGRESS;
+}
+
+// ---- Launching ----
+
+void OpQueue::advance() {
+  if (failed_ || (launching_.empty() && (next_ == nullptr || next_->op.sequence > flush_to_)))
+    return;
+  const OnDevice on_device(device_);
+  while (!failed_) {
+    if (!launching_.empty()) {
+      ncclResult_t state = ncclSuccess;
+      const ncclResult_t result = nccl().CommGetAsyncError(context_.comm, &state);
+      if (result != ncclSuccess) state = result;
+      if (state == ncclInProgress) return;
+      if (state != ncclSuccess)
+        return fail_locked(nccl_failure(
+            state, context_.comm, "asynchronous error during " + describe(launching_[0]->op)));
+      finish_launch();
+    }
+    if (next_ == nullptr || next_->op.sequence > flush_to_ || launched_ >= kMaxLaunched) return;
+    begin_launch();
+  }
+}
+
+void OpQueue::begin_launch() {
+  if (is_point_to_point(next_->op.kind)) return begin_messages();
+  Request* const request = next_;
+  next_ = request->next;
+  request->stage = Stage::kLaunching;
+  launching_.push_back(request);
+  const cudaError_t error = cuda().StreamWaitEvent(context_.stream, request->ready, 0);
+  const Failure failure = error == cudaSuccess ? start(context_, request->op, &request->resources)
+                                               : cuda_failure(error, describe(request->op));
+  if (!failure.ok()) fail_locked(failure);
+}
+
+void OpQueue::begin_messages() {
+  messages_.clear();
+  cudaError_t error = cudaSuccess;
+  while (next_ != nullptr && is_point_to_point(next_->op.kind) && next_->op.sequence <= flush_to_) {
+    messages_.push_back(&next_->op);
+    launching_.push_back(next_);
+    next_->stage = Stage::kLaunching;
+    const cudaError_t one = cuda().StreamWaitEvent(context_.stream, next_->ready, 0);
+    if (error == cudaSuccess) error = one;
+    next_ = next_->next;
+  }
+  const Failure failure = error == cudaSuccess ? start_messages(context_, messages_)
+                                               : cuda_failure(error, describe(*messages_[0]));
+  if (!failure.ok()) fail_locked(failure);
+}
+
+void OpQueue::finish_launch() {
+  for (Request* const request : launching_) {
+    release_resources(context_, &request->resources);
+    const cudaError_t error = cuda().EventRecord(request->done, context_.stream);
+    if (error != cudaSuccess) return fail_locked(cuda_failure(error, describe(request->op)));
+    request->stage = Stage::kLaunched;
+    ++launched_;
+  }
+  launching_.clear();
+}
+
+// ---- Completion ----
+
+// Completes operations that the GPU has finished. Events of one stream complete in order.
+void OpQueue::sweep() {
+  while (!failed_ && first_ != nullptr && first_->stage == Stage::kLaunched) {
+    Request* const request = first_;
+    const cudaError_t error = cuda().EventQuery(request->done);
+    if (error == cudaErrorNotReady) return;
+    if (error != cudaSuccess) return fail_locked(cuda_failure(error, describe(request->op)));
+    first_ = request->next;
+    if (first_ == nullptr) last_ = nullptr;
+    --launched_;
+    request->stage = Stage::kDone;
+    request->good = true;
+    if (request->released) recycle(request);
+  }
+}
+
+// After a failure: ends every operation.
+void OpQueue::end_all() {
+  while (first_ != nullptr) {
+    Request* const request = first_;
+    first_ = request->next;
+    request->stage = Stage::kDone;
+    if (clean_ && request->resources.scratch != nullptr)
+      cuda().FreeAsync(request->resources.scratch, context_.stream);
+    request->resources = {};
+    if (request->released) recycle(request);
+  }
+  last_ = next_ = nullptr;
+  launched_ = 0;
+  launching_.clear();
+}
+
+db_status OpQueue::status_of(const Request& request, db_error* error) const {
+  if (request.stage == Stage::kDone && request.good) return DB_OK;
+  if (request.stage == Stage::kDone || given_up()) return report(failure_, error);
+  return DB_IN_PROGRESS;
+}
+
+db_status OpQueue::step(Request* request, db_error* error) {
+  if (request->stage != Stage::kDone) {
+    flush();
+    advance();
+    sweep();
+  }
+  return status_of(*request, error);
+}
+
+db_status OpQueue::test(db_request* handle, db_error* error) {
+  Request& request = Request::of(handle);
+  const Lock lock(request.owner->mutex_);
+  return request.owner->step(&request, error);
+}
+
+db_status OpQueue::wait(db_request* handle, int64_t timeout_ns, db_error* error) {
+  Request& request = Request::of(handle);
+  OpQueue& self = *request.owner;
+  const int64_t began = now_ns();
+  for (;; pause_since(began)) {
+    const Lock lock(self.mutex_);
+    const db_status status = self.step(&request, error);
+    if (status != DB_IN_PROGRESS) return status;
+    const int64_t now = now_ns();
+    if (!self.failed_ && now > request.op.deadline_ns) self.time_out(request.op);
+    if (timeout_ns >= 0 && now - began >= timeout_ns)
+      return report(DB_ERR_TIMEOUT,
+                    "nccl: " + describe(request.op) + " is not complete after " +
+                        std::to_string(timeout_ns / 1'000'000) + " ms of waiting; it continues",
+                    error);
+  }
+}
+
+db_status OpQueue::wait_stream(db_request* handle, cudaStream_t stream, db_error* error) {
+  Request& request = Request::of(handle);
+  OpQueue& self = *request.owner;
+  const int64_t began = now_ns();
+  // Returns at once, unless ranks have to be connected for the first time.
+  for (;; pause_since(began)) {
+    const Lock lock(self.mutex_);
+    const db_status status = self.step(&request, error);
+    if (status != DB_IN_PROGRESS) return status;
+    if (self.failed_) return report(self.failure_, error);
+    if (request.stage == Stage::kLaunched) break;
+    if (now_ns() > request.op.deadline_ns) self.time_out(request.op);
+  }
+  // Without the lock, as in submit(); the request owns the event until release().
+  const OnDevice on_device(self.device_);
+  const cudaError_t problem = cuda().StreamWaitEvent(stream, request.done, 0);
+  if (problem == cudaSuccess) return DB_OK;
+  const Lock lock(self.mutex_);
+  return report(cuda_failure(problem, describe(request.op)), error);
+}
+
+void OpQueue::release(db_request* handle) {
+  Request& request = Request::of(handle);
+  OpQueue& self = *request.owner;
+  const Lock lock(self.mutex_);
+  if (request.stage == Stage::kDone) return self.recycle(&request);
+  request.released = true;
+  self.flush();
+  self.advance();
+  self.wake_.notify_all();
+}
+
+db_status OpQueue::async_error(db_error* error) const {
+  const Lock lock(mutex_);
+  return failed_ ? report(failure_, error) : DB_OK;
+}
+
+}  // namespace db::nccl
