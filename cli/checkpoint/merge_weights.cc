@@ -26,12 +26,12 @@ constexpr Option kShardSize = {
     "split into files of at most SIZE, such as 5GB or 512MiB, with an index"};
 
 size_t model_of(const Arguments& arguments) {
-  constexpr size_t kMostModels = 1'000'000;
+  constexpr size_t kMaxModels = 1'000'000;
   const std::string text = arguments.value("--model", "0");
   const char* const end = text.data() + text.size();
   size_t model = 0;
   const auto [stop, status] = std::from_chars(text.data(), end, model);
-  if (status != std::errc() || stop != end || model > kMostModels)
+  if (status != std::errc() || stop != end || model > kMaxModels)
     arguments.refuse(fmt::format("--model must be a number, counted from 0, not '{}'", text),
                      "--model");
   return model;

@@ -318,7 +318,7 @@ const ImportRules& accelerate_rules() {
          draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
          return {};
        }},
-      // Applies only with hybrid_shard; settle_import() drops it otherwise.
+      // Applies only with hybrid_shard; resolve_import() drops it otherwise.
       {"parallelism_config.parallelism_config_dp_shard_size",
        [](ConfigDraft& draft, const std::string& value) -> std::string {
          const auto number = integer_of(value);

@@ -23,9 +23,9 @@
 #include "base/file_descriptor.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "cli/config/ask.h"
 #include "cli/config/config_import.h"
 #include "cli/config/config_questions.h"
+#include "cli/config/prompt.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "config/schema.h"
@@ -96,8 +96,8 @@ void require_output(const Arguments& arguments) {
   require_writable(output, arguments.has("--force"));
 }
 
-void write_and_say(const ConfigDraft& draft, const Arguments& arguments,
-                   const std::string& origin) {
+void write_and_report(const ConfigDraft& draft, const Arguments& arguments,
+                      const std::string& origin) {
   const std::string output = arguments.value("--output", "train.toml");
   write_config(output, draft.toml({origin, "coupler config --explain lists all other settings"}),
                arguments.has("--force"));
@@ -135,22 +135,22 @@ int import_file(const Arguments& arguments) {
   require_output(arguments);
   const Import imported = import_text(text, path);
   std::fputs(describe(imported).c_str(), stdout);
-  write_and_say(imported.draft, arguments,
-                fmt::format("Imported from {}",
-                            for_message(std::filesystem::path(path).filename().string())));
+  write_and_report(imported.draft, arguments,
+                   fmt::format("Imported from {}",
+                               for_message(std::filesystem::path(path).filename().string())));
   return 0;
 }
 
 int write_default(const Arguments& arguments) {
   require_output(arguments);
-  write_and_say(default_draft(machine_facts()), arguments, "Created by coupler config default");
+  write_and_report(default_draft(machine_info()), arguments, "Created by coupler config default");
   return 0;
 }
 
 int ask(const Arguments& arguments) {
   require_output(arguments);
   try {
-    write_and_say(ask_for_draft(machine_facts()), arguments, "Answers to coupler config");
+    write_and_report(prompt_for_draft(machine_info()), arguments, "Answers to coupler config");
   } catch (const Interrupted& by) {
     std::fputs("\nNothing was written.\n", stderr);
     return 128 + by.signal;  // as a shell would report it

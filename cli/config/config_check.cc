@@ -56,7 +56,7 @@ void check_here(const Config& config) {
   check_options(config);
 }
 
-void say_right(const Config& config, bool as_json) {
+void print_valid(const Config& config, bool as_json) {
   if (as_json) {
     std::fputs(json_text({{"right", true}, {"file", config.file}, {"processes", 1}}).c_str(),
                stdout);
@@ -87,7 +87,7 @@ int check(const Arguments& arguments) {
   check_here(config);
   if (!file_only && (ranks || launches || config.launch.processes != 1))
     return check_ranks(arguments);
-  say_right(config, arguments.has("--json"));
+  print_valid(config, arguments.has("--json"));
   return 0;
 }
 
@@ -167,7 +167,7 @@ class RankCheck {
         job_(open_job_store(process_, config_.value_or(Config()))),
         store_(Store::with_prefix(job_, "config-check")),
         patience_(config_.value_or(Config()).backend.timeout) {
-    view_ = look_around(process_, config_);
+    view_ = detect(process_, config_);
     if (!failure.empty()) view_.problems.push_back(failure);
   }
 
@@ -178,7 +178,7 @@ class RankCheck {
       views.push_back(text ? std::optional(rank_view_of(*text)) : std::nullopt);
     std::vector<std::string> problems;
     if (process_.rank == 0) problems = compare_views(views);
-    if (!agree("looked", problems.empty())) return say_wrong(problems);
+    if (!agree("looked", problems.empty())) return print_invalid(problems);
 
     // Slightly longer than any other rank may take to give up.
     const auto said = share("connected", connect(), 2 * patience_ + std::chrono::seconds(5));
@@ -188,8 +188,8 @@ class RankCheck {
       if (said[rank] && !said[rank]->empty()) by_rank[rank] = {*said[rank]};
     }
     if (process_.rank == 0) problems = join_problems(views, by_rank);
-    if (!agree("end", problems.empty())) return say_wrong(problems);
-    if (process_.rank == 0) say_right(views);
+    if (!agree("end", problems.empty())) return print_invalid(problems);
+    if (process_.rank == 0) print_valid(views);
     return 0;
   }
 
@@ -263,7 +263,7 @@ class RankCheck {
     return true;
   }
 
-  int say_wrong(const std::vector<std::string>& problems) const {
+  int print_invalid(const std::vector<std::string>& problems) const {
     if (process_.rank != 0) return 0;  // one message is enough
     // The result goes to standard output, as the launcher repeats the last lines of errors.
     const int code = Error(ErrorCode::kConfig, "").exit_code();
@@ -278,7 +278,7 @@ class RankCheck {
     return code;
   }
 
-  void say_right(const Views& views) const {
+  void print_valid(const Views& views) const {
     std::vector<std::pair<std::string, int>> machines;  // in the order of ranks
     for (const auto& view : views) {
       const auto found = std::find_if(machines.begin(), machines.end(), [&](const auto& machine) {

@@ -20,9 +20,9 @@ namespace coupler::cli {
 
 namespace {
 
-class Settling {
+class ImportResolution {
  public:
-  explicit Settling(Import& import) : import_(import) {}
+  explicit ImportResolution(Import& import) : import_(import) {}
 
   void fsdp() {
     const std::string table = "backend.fsdp.";
@@ -91,8 +91,8 @@ class Settling {
 
 }  // namespace
 
-void settle_import(Import& result) {
-  Settling settling(result);
+void resolve_import(Import& result) {
+  ImportResolution settling(result);
   settling.fsdp();
   settling.deepspeed();
 }

@@ -39,7 +39,7 @@ Import import_deepspeed(const std::string& text, const std::string& where);
 
 // Removes settings that a backend would refuse in combination with the others; they had no effect
 // in the other program.
-void settle_import(Import& result);
+void resolve_import(Import& result);
 
 // Human-readable, one line per key.
 std::string describe(const Import& import);
@@ -66,7 +66,7 @@ ImportRule without_unless_off(const std::string& why);
 ImportRule word_of_launch(const std::string& words);
 
 // The deepest nesting of tables in an imported file.
-inline constexpr int kMostLevels = 16;
+inline constexpr int kMaxLevels = 16;
 // The values of DeepSpeed's offload_optimizer.device and offload_param.device.
 inline const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
 

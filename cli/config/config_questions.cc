@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "cli/config/ask.h"
+#include "cli/config/prompt.h"
 #include "estimate/settings.h"
 #include "plugin/plugin.h"
 
@@ -26,7 +26,7 @@ std::string whole_number_problem(const std::string& text) {
              : fmt::format("'{}' is not a whole number of at least 1.", text);
 }
 
-int64_t ask_number(Asker& ask, const std::string& question, int64_t first) {
+int64_t prompt_for_number(Prompter& ask, const std::string& question, int64_t first) {
   return std::stoll(ask.text(question, std::to_string(first), whole_number_problem));
 }
 
@@ -35,21 +35,21 @@ std::string written_out(const std::string& folder) {
 }
 
 // One per GPU; without GPUs two, so that a first try runs in parallel.
-int default_processes(const MachineFacts& facts) {
-  return facts.gpus > 0 ? facts.gpus : std::min(2, facts.cores);
+int default_processes(const MachineInfo& info) {
+  return info.gpus > 0 ? info.gpus : std::min(2, info.cores);
 }
 
-std::vector<Choice> backend_choices(const MachineFacts& facts) {
+std::vector<Choice> backend_choices(const MachineInfo& info) {
   std::vector<Choice> choices = {{"auto", "the best transport available"}};
-  for (const MachineFacts::Backend& backend : facts.backends) {
+  for (const MachineInfo::Backend& backend : info.backends) {
     choices.push_back({backend.name, backend.description});
   }
   return choices;
 }
 
 // A wrapper's own presets, and its base.
-void ask_about_wrapper(Asker& ask, ConfigDraft& draft, const std::string& use,
-                       const MachineFacts& facts) {
+void ask_about_wrapper(Prompter& ask, ConfigDraft& draft, const std::string& use,
+                       const MachineInfo& info) {
   BackendConfig backend;
   backend.use = use;
   std::vector<Setting> presets = presets_of(Plugin::load(backend), "");
@@ -68,7 +68,7 @@ void ask_about_wrapper(Asker& ask, ConfigDraft& draft, const std::string& use,
     }
   }
   std::vector<Choice> bases = {{"auto", "the best available"}};
-  for (const MachineFacts::Backend& backend : facts.backends) {
+  for (const MachineInfo::Backend& backend : info.backends) {
     if (!backend.needs_base) bases.push_back({backend.name, ""});
   }
   const std::string base = ask.choice("Over which transport?", bases, 0);
@@ -93,40 +93,40 @@ std::vector<std::string> visible_gpus() {
   return gpus;
 }
 
-MachineFacts machine_facts() {
-  MachineFacts facts;
+MachineInfo machine_info() {
+  MachineInfo info;
   cpu_set_t usable;
   CPU_ZERO(&usable);
-  if (sched_getaffinity(0, sizeof usable, &usable) == 0) facts.cores = CPU_COUNT(&usable);
-  facts.gpus = static_cast<int>(visible_gpus().size());
+  if (sched_getaffinity(0, sizeof usable, &usable) == 0) info.cores = CPU_COUNT(&usable);
+  info.gpus = static_cast<int>(visible_gpus().size());
   for (const PluginReport& report : list_plugins(BackendConfig())) {
     if (report.usable && report.name != "single")
-      facts.backends.push_back({report.name, report.description, report.can(DB_CAP_NEEDS_BASE)});
+      info.backends.push_back({report.name, report.description, report.can(DB_CAP_NEEDS_BASE)});
   }
-  return facts;
+  return info;
 }
 
-ConfigDraft default_draft(const MachineFacts& facts) {
+ConfigDraft default_draft(const MachineInfo& info) {
   ConfigDraft draft;
   draft.set("backend.use", std::string("auto"));
   draft.set("training.mixed_precision", std::string("no"));
   draft.set("training.gradient_accumulation_steps", static_cast<int64_t>(1));
-  draft.set("launch.processes", static_cast<int64_t>(default_processes(facts)));
+  draft.set("launch.processes", static_cast<int64_t>(default_processes(info)));
   return draft;
 }
 
-ConfigDraft ask_for_draft(const MachineFacts& facts) {
-  Asker ask;
+ConfigDraft prompt_for_draft(const MachineInfo& info) {
+  Prompter ask;
   ConfigDraft draft;
-  const int64_t processes = ask_number(
+  const int64_t processes = prompt_for_number(
       ask,
       fmt::format("How many processes on all machines together? This one has {} cores and {} GPUs.",
-                  facts.cores, facts.gpus),
-      default_processes(facts));
-  const std::string use = ask.choice("Which backend connects them?", backend_choices(facts), 0);
+                  info.cores, info.gpus),
+      default_processes(info));
+  const std::string use = ask.choice("Which backend connects them?", backend_choices(info), 0);
   draft.set("backend.use", use);
-  for (const MachineFacts::Backend& backend : facts.backends) {
-    if (backend.name == use && backend.needs_base) ask_about_wrapper(ask, draft, use, facts);
+  for (const MachineInfo::Backend& backend : info.backends) {
+    if (backend.name == use && backend.needs_base) ask_about_wrapper(ask, draft, use, info);
   }
   draft.set("training.mixed_precision",
             ask.choice("Which mixed precision?",
@@ -136,13 +136,14 @@ ConfigDraft ask_for_draft(const MachineFacts& facts) {
                         {"fp8", "linear layers, on devices that support it"}},
                        0));
   draft.set("training.gradient_accumulation_steps",
-            ask_number(ask, "How many batches to accumulate per step?", 1));
+            prompt_for_number(ask, "How many batches to accumulate per step?", 1));
   const std::string folder =
       ask.text("Where do checkpoints go? (- for none)", "checkpoints", written_out);
   if (folder != "-") {
     draft.set("checkpoint.dir", folder);
-    draft.set("checkpoint.every", ask_number(ask, "How many steps between checkpoints?", 1000));
-    draft.set("checkpoint.total_limit", ask_number(ask, "How many checkpoints to keep?", 3));
+    draft.set("checkpoint.every",
+              prompt_for_number(ask, "How many steps between checkpoints?", 1000));
+    draft.set("checkpoint.total_limit", prompt_for_number(ask, "How many checkpoints to keep?", 3));
   }
   draft.set("launch.processes", processes);
   return draft;

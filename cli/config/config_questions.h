@@ -10,7 +10,7 @@
 namespace coupler::cli {
 
 // What this machine has, as defaults for answers.
-struct MachineFacts {
+struct MachineInfo {
   int cores = 1;  // those that this process may use
   int gpus = 0;
   struct Backend {
@@ -19,15 +19,15 @@ struct MachineFacts {
   };
   std::vector<Backend> backends;  // usable here, without "auto" and "single"
 };
-MachineFacts machine_facts();
+MachineInfo machine_info();
 
 // The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, else by index.
 // Empty if there is no driver.
 std::vector<std::string> visible_gpus();
 
 // The answers that Enter alone gives, but without checkpoints.
-ConfigDraft default_draft(const MachineFacts& facts);
+ConfigDraft default_draft(const MachineInfo& info);
 // Asks the user. Throws Interrupted, or Error(kUsage) if the answers end early or are invalid.
-ConfigDraft ask_for_draft(const MachineFacts& facts);
+ConfigDraft prompt_for_draft(const MachineInfo& info);
 
 }  // namespace coupler::cli

@@ -10,8 +10,8 @@ namespace coupler::cli {
 namespace {
 
 // Aliases can repeat parts of the file or contain themselves, so the expanded size is bounded.
-constexpr size_t kMostEntries = 10'000;
-constexpr size_t kMostText = size_t{1} << 20;
+constexpr size_t kMaxEntries = 10'000;
+constexpr size_t kMaxTextBytes = size_t{1} << 20;
 
 class Flattener {
  public:
@@ -40,7 +40,8 @@ class Flattener {
     count(node, level);
     if (node.IsScalar()) {
       text_ += node.Scalar().size();
-      if (text_ > kMostText) fail(node, fmt::format("more than {} bytes of values", kMostText));
+      if (text_ > kMaxTextBytes)
+        fail(node, fmt::format("more than {} bytes of values", kMaxTextBytes));
       return node.Scalar();
     }
     if (node.IsNull()) return "null";
@@ -57,8 +58,8 @@ class Flattener {
   }
 
   void count(const YAML::Node& node, int level) {
-    if (level > kMostLevels) fail(node, fmt::format("more than {} levels of tables", kMostLevels));
-    if (++seen_ > kMostEntries) fail(node, fmt::format("more than {} values", kMostEntries));
+    if (level > kMaxLevels) fail(node, fmt::format("more than {} levels of tables", kMaxLevels));
+    if (++seen_ > kMaxEntries) fail(node, fmt::format("more than {} values", kMaxEntries));
   }
 
   [[noreturn]] void fail(const YAML::Node& node, const std::string& problem) const {
@@ -93,7 +94,7 @@ Import import_accelerate(const std::string& text, const std::string& where) {
   flattener.take("", root, 0);
   Import result;
   apply_rules(accelerate_rules(), accelerate_table_answer, flattener.entries(), result);
-  settle_import(result);
+  resolve_import(result);
   return result;
 }
 

@@ -218,8 +218,8 @@ void flatten(const std::string& path, const Json& value, ImportEntries& entries)
 Json read(const std::string& text, const std::string& where) {
   std::vector<std::set<std::string>> keys(1);
   const auto look = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMostLevels)
-      refuse_file(where, fmt::format("more than {} levels of tables", kMostLevels));
+    if (depth > kMaxLevels)
+      refuse_file(where, fmt::format("more than {} levels of tables", kMaxLevels));
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
@@ -248,7 +248,7 @@ Import import_deepspeed(const std::string& text, const std::string& where) {
   apply_rules(rules(), answer_for_table, entries, result);
   // DeepSpeed's own default, which differs from ours.
   if (!result.draft.has(ours("stage"))) result.draft.set(ours("stage"), int64_t{0});
-  settle_import(result);
+  resolve_import(result);
   return result;
 }
 

@@ -57,9 +57,9 @@ std::string why_not_writable(const std::string& folder) {
   return fmt::format("{}: {}", at.string(), std::strerror(errno));
 }
 
-class Look {
+class Detector {
  public:
-  Look(const ProcessInfo& process, const Config& config, RankView& view)
+  Detector(const ProcessInfo& process, const Config& config, RankView& view)
       : process_(process), config_(config), view_(view) {}
 
   void take() {
@@ -173,14 +173,14 @@ void add_settings(const Config& config, RankView& view) {
 
 }  // namespace
 
-RankView look_around(const ProcessInfo& process, const std::optional<Config>& config) {
+RankView detect(const ProcessInfo& process, const std::optional<Config>& config) {
   RankView view;
   view.host = host_name();
   view.version = fmt::format("{} (plugin ABI {}.{})", COUPLER_VERSION, DB_ABI_MAJOR, DB_ABI_MINOR);
   if (!config) return view;
   view.file = config->file;
   add_settings(*config, view);
-  Look(process, *config, view).take();
+  Detector(process, *config, view).take();
   return view;
 }
 

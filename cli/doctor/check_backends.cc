@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/system_info.h"
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/output.h"
 #include "comm/raw_communicator.h"
 #include "plugin/plugin.h"
@@ -28,7 +28,7 @@ std::string command_in(const std::string& reason) {
   return "";
 }
 
-std::string mend_of(const PluginReport& report) {
+std::string fix_of(const PluginReport& report) {
   if (std::string hint = hint_in(report.reason); !hint.empty()) return one_line(hint);
   if (std::string command = command_in(report.reason); !command.empty()) return command;
   if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) || report.reason.find("libmpi") != std::string::npos) {
@@ -51,7 +51,7 @@ Finding row(const PluginReport& report) {
   if (report.usable) return {Level::kOk, fmt::format("{}: {}", name, one_line(report.reason))};
   return {Level::kNote,
           fmt::format("{} cannot be used: {}", name, one_line(without_hint(report.reason))),
-          "backend.use and base cannot name it; \"auto\" skips it", mend_of(report)};
+          "backend.use and base cannot name it; \"auto\" skips it", fix_of(report)};
 }
 
 // What a job with this configuration would run over, determined as its launcher does.

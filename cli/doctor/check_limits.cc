@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/resource_limits.h"
-#include "cli/machine/small_files.h"
+#include "cli/machine/text_values.h"
 
 namespace coupler::cli {
 namespace {
@@ -103,8 +103,8 @@ constexpr uint64_t kOfProcess = 512 * kMebi;
 }  // namespace
 
 Findings check_memory(const Config& config) {
-  const uint64_t total = memory_fact("MemTotal").value_or(0);
-  const uint64_t available = memory_fact("MemAvailable").value_or(0);
+  const uint64_t total = meminfo("MemTotal").value_or(0);
+  const uint64_t available = meminfo("MemAvailable").value_or(0);
   const auto limit = cgroup_limits().memory;
   const auto processes = static_cast<uint64_t>(config.launch.processes);
   const uint64_t room = std::min(available, limit.value_or(available));

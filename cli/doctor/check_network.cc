@@ -13,7 +13,7 @@
 #include "base/file_descriptor.h"
 #include "base/network.h"
 #include "cli/doctor/checks.h"
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/output.h"
 
 namespace coupler::cli {
@@ -106,7 +106,7 @@ Firewall firewall() {
     const std::string name = question[0];
     question[0] = find_tool(name);
     if (question[0].empty()) continue;
-    const auto rules = run_and_read(question, std::chrono::seconds(3));
+    const auto rules = capture_output(question, std::chrono::seconds(3));
     if (!rules) continue;  // it needs root
     found.asked += (found.asked.empty() ? "" : ", ") + name;
     if (found.drops.empty()) found.drops = dropping_rule(*rules);

@@ -13,8 +13,8 @@
 #include "cli/doctor/checks.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/resource_limits.h"
-#include "cli/machine/small_files.h"
-#include "cli/process/run_and_read.h"
+#include "cli/machine/text_values.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/output.h"
 
 namespace coupler::cli {
@@ -101,7 +101,7 @@ namespace fs = std::filesystem;
 constexpr std::time_t kEarliest = 1704067200;  // 2024-01-01
 
 // A container shares its host's clock and cannot set it.
-std::string synchronise() {
+std::string synchronize() {
   return (find_in_path("timedatectl").empty() ? install_command("chrony")
                                               : "timedatectl set-ntp true") +
          "; for a container, on its host";
@@ -117,7 +117,7 @@ Findings check_clock(const std::string& root) {
   const int answer = adjtimex(&state);
   if (std::time(nullptr) < kEarliest) {
     return {{Level::kWarning, "the clock is set to a time before 2024",
-             "checkpoints and logs get wrong dates, and downloads over TLS fail", synchronise()}};
+             "checkpoints and logs get wrong dates, and downloads over TLS fail", synchronize()}};
   }
   if (source == "hpet" || source == "acpi_pm" || source == "jiffies") {
     return {
@@ -130,7 +130,7 @@ Findings check_clock(const std::string& root) {
   if (answer == TIME_ERROR || (answer >= 0 && (state.status & STA_UNSYNC) != 0)) {
     return {{Level::kNote, fmt::format("the clock ({}) is not synchronized", name),
              "dates of files and logs differ between machines; Coupler itself is not affected",
-             synchronise()}};
+             synchronize()}};
   }
   return {{Level::kOk, fmt::format("the clock ({}) is synchronized", name)}};
 }

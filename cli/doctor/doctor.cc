@@ -51,7 +51,7 @@ struct Row {
 std::string pack(const Findings& findings) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Finding& finding : findings) {
-    rows.push_back({static_cast<int>(finding.level), finding.what, finding.why, finding.mend,
+    rows.push_back({static_cast<int>(finding.level), finding.what, finding.why, finding.fix,
                     finding.exit_code});
   }
   return rows.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -87,10 +87,10 @@ std::vector<Row> examine(const ConfigRequest& request) {
                     finding_of(error, "no job can start; the other findings are for the defaults",
                                "fix it, then run: coupler config check")});
   }
-  std::vector<std::function<std::string()>> looks;
-  looks.reserve(kChecks.size());
+  std::vector<std::function<std::string()>> checks;
+  checks.reserve(kChecks.size());
   for (const Check& check : kChecks) {
-    looks.emplace_back([&check, &config] {
+    checks.emplace_back([&check, &config] {
       try {
         return pack(check.look(config));
       } catch (const Error& error) {
@@ -99,10 +99,10 @@ std::vector<Row> examine(const ConfigRequest& request) {
       }
     });
   }
-  const std::vector<ChildResult> answers = run_in_children(looks, kDeadline);
+  const std::vector<ChildResult> answers = run_in_children(checks, kDeadline);
   for (size_t i = 0; i < kChecks.size(); ++i) {
-    const bool came = answers[i].end == ChildResult::End::kAnswered;
-    for (Finding& finding : came ? unpack(answers[i].text) : Findings{lost(answers[i])}) {
+    const bool answered = answers[i].end == ChildResult::End::kAnswered;
+    for (Finding& finding : answered ? unpack(answers[i].text) : Findings{lost(answers[i])}) {
       rows.push_back({kChecks[i].name, std::move(finding)});
     }
   }
@@ -134,7 +134,7 @@ std::string findings_text(const std::vector<Row>& rows) {
     const Finding& finding = row.finding;
     text += fmt::format("{:<8} {}: {}\n", to_string(finding.level), row.check, finding.what);
     if (!finding.why.empty()) text += fmt::format("{:9}why:  {}\n", "", finding.why);
-    if (!finding.mend.empty()) text += fmt::format("{:9}fix:  {}\n", "", finding.mend);
+    if (!finding.fix.empty()) text += fmt::format("{:9}fix:  {}\n", "", finding.fix);
   }
   return text + fmt::format("\n{}, {}, {}\n", counted(rows, Level::kError),
                             counted(rows, Level::kWarning), counted(rows, Level::kNote));
@@ -147,7 +147,7 @@ std::string findings_json(const std::vector<Row>& rows) {
                         {"level", to_string(row.finding.level)},
                         {"what", row.finding.what},
                         {"why", row.finding.why},
-                        {"mend", row.finding.mend}});
+                        {"mend", row.finding.fix}});
   }
   return json_text(
       {{"coupler", COUPLER_VERSION}, {"exit_code", exit_code_of(rows)}, {"findings", findings}});

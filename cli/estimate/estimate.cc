@@ -45,11 +45,11 @@ EstimateRequest read_estimate_request(const Arguments& arguments) {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
 
 std::string read_config_json(const std::string& path) {
   const auto file = MappedFile::open(path);
-  if (file->size() > kMostConfigBytes) {
+  if (file->size() > kMaxConfigBytes) {
     throw Error(ErrorCode::kIo, fmt::format("'{}' is too large for a config.json", path),
                 {.subject = path, .hint = "name a model's config.json"});
   }

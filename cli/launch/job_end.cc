@@ -85,13 +85,13 @@ void write_outcome(const std::string& file, const JobOutcome& outcome) {
   }
 }
 
-bool is_worth_a_restart(const JobEnd& end) {
+bool is_worth_a_restart(const JobExit& end) {
   return end.code != 0 && end.code != 2 && end.code != 3 && !end.interrupted;
 }
 
-int run_with_restarts(LaunchPlan& plan, const std::function<JobEnd()>& run) {
+int run_with_restarts(LaunchPlan& plan, const std::function<JobExit()>& run) {
   while (true) {
-    const JobEnd end = run();
+    const JobExit end = run();
     if (!is_worth_a_restart(end) || plan.restart >= plan.max_restarts) {
       return end.code;
     }

@@ -9,7 +9,7 @@
 
 #include "base/socket.h"
 #include "cli/launch/launch_plan.h"
-#include "cli/launch/rank_end.h"
+#include "cli/launch/rank_exit.h"
 
 namespace coupler::cli {
 
@@ -36,7 +36,7 @@ class StopSchedule {
   void failed(Deadline first, std::optional<Deadline> cause);
   void interrupted(Deadline when);  // a signal was forwarded
   std::optional<Deadline> next() const { return next_; }
-  bool told_to_stop() const { return told_; }  // from then on ends are consequences
+  bool ordered_to_stop() const { return told_; }  // from then on ends are consequences
   // The signal that is due, if any; the caller sends it.
   std::optional<int> due(Deadline now);
 
@@ -50,7 +50,7 @@ class StopSchedule {
   std::optional<Deadline> next_;
 };
 
-struct JobEnd {
+struct JobExit {
   int code = 0;              // of `coupler launch`
   bool interrupted = false;  // by a signal to us: the user wants it to end
 };
@@ -62,10 +62,10 @@ void write_outcome(const std::string& file, const JobOutcome& outcome);
 
 // Whether another start can help: not after a signal, and not if the command line, the
 // configuration or a plugin is wrong (codes 2 and 3).
-bool is_worth_a_restart(const JobEnd& end);
+bool is_worth_a_restart(const JobExit& end);
 
 // Runs the job until it succeeds, cannot succeed, or has been restarted plan.max_restarts times.
 // Counts in plan.restart. Each start has its own store, secret and processes.
-int run_with_restarts(LaunchPlan& plan, const std::function<JobEnd()>& run);
+int run_with_restarts(LaunchPlan& plan, const std::function<JobExit()>& run);
 
 }  // namespace coupler::cli

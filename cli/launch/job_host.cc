@@ -44,10 +44,10 @@ void JobHost::on_set(const std::string& key, const std::string& value) {
     const std::lock_guard lock(mutex_);
     activities_[*activity] = value;
   }
-  if (const auto ended = rank_of_end_key(key)) {
+  if (const auto ended = rank_of_exit_key(key)) {
     {
       const std::lock_guard lock(mutex_);
-      reports_.push_back(decode_end(*ended, value));
+      reports_.push_back(decode_exit(*ended, value));
     }
     wake();
   }
@@ -89,12 +89,12 @@ std::vector<int> JobHost::take_ended() {
   return {ranks.begin(), ranks.end()};
 }
 
-JobNews JobHost::take_news() {
+JobEvents JobHost::take_events() {
   // Must come first: news from here on wakes the caller again.
   uint64_t count = 0;
   (void)!::read(wake_.get(), &count, sizeof count);  // drains it; may already be empty
   std::vector<std::pair<int, std::string>> starts;
-  JobNews news;
+  JobEvents news;
   {
     const std::lock_guard lock(mutex_);
     starts.swap(starts_);
@@ -117,7 +117,7 @@ void JobHost::tell_shims(ShimOrder order) {
     client_ = std::make_unique<StoreClient>(address_.host, address_.port, address_.secret,
                                             std::chrono::seconds(2), address_.tls);
   }
-  client_->set(order_key(told_++), encode(order));
+  client_->set(order_key(orders_sent_++), encode(order));
 }
 
 }  // namespace coupler::cli

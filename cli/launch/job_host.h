@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
-#include "cli/launch/rank_end.h"
-#include "cli/process/end_watch.h"
+#include "cli/launch/rank_exit.h"
+#include "cli/process/exit_watch.h"
 #include "config/config.h"
 #include "rendezvous/job_file.h"
 #include "store/client.h"
@@ -31,8 +31,8 @@ struct JobHostOptions {
 JobHostOptions job_host_options(const Config& config, int processes);
 
 // What arrived since the last call.
-struct JobNews {
-  std::vector<RankEnd> reports;  // by shims
+struct JobEvents {
+  std::vector<RankExit> reports;  // by shims
   // Ranks that are stopped or unreachable. Ranks that end are the caller's children or in reports.
   std::vector<PeerLoss> losses;
 };
@@ -48,7 +48,7 @@ class JobHost {
   int port() const { return address_.port; }
 
   int wake_fd() const { return wake_.get(); }  // readable when there is news
-  JobNews take_news();
+  JobEvents take_events();
 
   // By rank, the operation that a rank was in when it was notified of a lost peer.
   std::map<int, std::string> activities() const;
@@ -70,9 +70,9 @@ class JobHost {
 
   UniqueFd wake_;
   std::vector<UniqueFd> watched_;  // pidfds
-  EndWatch ends_;                  // over watched_, by rank
+  ExitWatch ends_;                 // over watched_, by rank
   mutable std::mutex mutex_;
-  std::vector<RankEnd> reports_;  // guarded by mutex_
+  std::vector<RankExit> reports_;  // guarded by mutex_
   // Reported by shims: rank, "process machine". Guarded by mutex_.
   std::vector<std::pair<int, std::string>> starts_;
   std::vector<PeerLoss> losses_;           // guarded by mutex_
@@ -82,7 +82,7 @@ class JobHost {
   UniqueFd memory_file_;
   std::string job_file_;
   std::unique_ptr<StoreClient> client_;  // of our own server, created for the first order
-  int told_ = 0;
+  int orders_sent_ = 0;
 };
 
 }  // namespace coupler::cli

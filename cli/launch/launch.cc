@@ -155,7 +155,7 @@ void remove_leftovers() {
   }
 }
 
-int start(LaunchPlan& plan, const std::function<JobEnd()>& run) {
+int start(LaunchPlan& plan, const std::function<JobExit()>& run) {
   if (!plan.log_dir.empty()) {
     make_log_folder(plan.log_dir);
   }

@@ -8,8 +8,8 @@
 #include "cli/launch/job_end.h"
 #include "cli/launch/job_host.h"
 #include "cli/launch/launch_modes.h"
-#include "cli/launch/rank_end.h"
 #include "cli/launch/rank_environment.h"
+#include "cli/launch/rank_exit.h"
 #include "cli/process/child_loop.h"
 #include "cli/process/output_relay.h"
 
@@ -48,19 +48,19 @@ class LocalJob {
     loop_.check_started(plan_.program);
   }
 
-  JobEnd run() {
+  JobExit run() {
     while (loop_.running() > 0) {
       const auto events = loop_.wait(schedule_.next(), host_ ? host_->wake_fd() : -1);
       const auto now = std::chrono::steady_clock::now();
       for (const auto& ended : events.ended) {
         outcome_.record({.rank = plan_.first_rank() + static_cast<int>(ended.child),
                          .status = ended.status,
-                         .stopped = schedule_.told_to_stop(),
+                         .stopped = schedule_.ordered_to_stop(),
                          .last_lines = loop_.last_lines(ended.child),
                          .when = now});
       }
-      const auto losses = host_ ? host_->take_news().losses : std::vector<PeerLoss>();
-      if (!schedule_.told_to_stop()) {
+      const auto losses = host_ ? host_->take_events().losses : std::vector<PeerLoss>();
+      if (!schedule_.ordered_to_stop()) {
         write_all(2, outcome_.record_losses(losses));
       }
       for (const int signal : events.signals) {
@@ -105,7 +105,7 @@ class LocalJob {
 
 }  // namespace
 
-JobEnd launch_local(const LaunchPlan& plan) {
+JobExit launch_local(const LaunchPlan& plan) {
   LocalJob job(plan);
   job.start();
   return job.run();

@@ -11,14 +11,14 @@
 #include <optional>
 
 #include "cli/launch/job_end.h"
-#include "cli/launch/rank_end.h"
+#include "cli/launch/rank_exit.h"
+#include "cli/process/capture_output.h"
 #include "cli/process/child_loop.h"
 #include "cli/process/output_relay.h"
-#include "cli/process/run_and_read.h"
 
 namespace coupler::cli {
 
-JobEnd run_foreign(const ForeignCommand& command) {
+JobExit run_foreign(const ForeignCommand& command) {
   ChildLoop loop;
   ChildCommand child;
   child.path = command.arguments.front();

@@ -13,7 +13,7 @@
 namespace coupler::cli {
 
 // As our own child processes.
-JobEnd launch_local(const LaunchPlan& plan);
+JobExit launch_local(const LaunchPlan& plan);
 
 // Another launcher's command line that starts the ranks of a plan.
 struct ForeignCommand {
@@ -24,7 +24,7 @@ struct ForeignCommand {
 
 // Runs the launcher until it has ended; its exit code becomes the job's. Signals are forwarded to
 // the launcher, which decides what to pass on to the ranks.
-JobEnd run_foreign(const ForeignCommand& command);
+JobExit run_foreign(const ForeignCommand& command);
 
 // Quoted for a shell if needed: 'a b'.
 std::string shell_word(const std::string& text);

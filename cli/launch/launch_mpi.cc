@@ -12,8 +12,8 @@
 #include "cli/launch/launch_modes.h"
 #include "cli/launch/mpi_folder.h"
 #include "cli/launch/network_job.h"
-#include "cli/launch/rank_end.h"
 #include "cli/launch/rank_environment.h"
+#include "cli/launch/rank_exit.h"
 #include "cli/process/child_loop.h"
 
 namespace coupler::cli {
@@ -54,12 +54,12 @@ class MpiJob {
     loop_.check_started("mpirun");
   }
 
-  JobEnd run() {
+  JobExit run() {
     int mpirun_status = 0;
     while (loop_.running() > 0) {
       const auto events = loop_.wait(next_deadline(), host_.wake_fd());
       const auto now = std::chrono::steady_clock::now();
-      take_news();
+      take_events();
       for (const int signal : events.signals) {
         handle(signal, now);
       }
@@ -75,7 +75,7 @@ class MpiJob {
         leave_by_ = now + std::chrono::hours(1);  // do not kill it twice
       }
     }
-    take_news();
+    take_events();
     loop_.finish_output();
     return {conclude(mpirun_status), interrupt_.has_value()};
   }
@@ -90,14 +90,14 @@ class MpiJob {
     return options;
   }
 
-  void take_news() {
+  void take_events() {
     outcome_.record_order(host_.take_ended());
-    JobNews news = host_.take_news();
+    JobEvents news = host_.take_events();
     for (auto& end : news.reports) {
       outcome_.record(std::move(end));
       ++reported_;
     }
-    if (!schedule_.told_to_stop()) {
+    if (!schedule_.ordered_to_stop()) {
       write_all(2, outcome_.record_losses(news.losses));
     }
     if (reported_ == plan_.processes && outcome_.cause() != nullptr && !leave_by_) {
@@ -143,7 +143,7 @@ class MpiJob {
                                ::strsignal(*interrupt_)));
       return silent >= 0 || outcome_.exit_code() == 0 ? 128 + *interrupt_ : outcome_.exit_code();
     }
-    const RankEnd* cause = outcome_.cause();
+    const RankExit* cause = outcome_.cause();
     if (cause != nullptr && (!cause->stopped || silent < 0)) {
       write_all(2, outcome_.report(host_.activities()));
       write_outcome(plan_.outcome, outcome_);
@@ -180,7 +180,7 @@ class MpiJob {
 
 }  // namespace
 
-JobEnd launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun) {
+JobExit launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun) {
   MpiJob job(plan);
   job.start(mpirun);
   return job.run();

@@ -13,8 +13,8 @@
 namespace coupler::cli {
 namespace {
 
-constexpr int kMostMachines = 1 << 20;
-constexpr int kMostRestarts = 1 << 20;
+constexpr int kMaxMachines = 1 << 20;
+constexpr int kMaxRestarts = 1 << 20;
 
 // The meaning of a value, or an error that lists all values.
 template <typename T>
@@ -69,7 +69,7 @@ const std::vector<LaunchOption>& own_launch_options() {
   static const std::vector<LaunchOption> options = {
       {{"-n N", "total number of processes on all machines (default: launch.processes)"},
        [](O& o, S& v, S& w) {
-         o.processes = parse_number(v, 1, kMostProcesses, w, "number of processes");
+         o.processes = parse_number(v, 1, kMaxProcesses, w, "number of processes");
        }},
       {{"--config FILE", "configuration for launcher and processes (default: ./train.toml)"},
        [](O& o, S& v, S&) { o.request.file = v; }},
@@ -90,7 +90,7 @@ const std::vector<LaunchOption>& own_launch_options() {
        [](O& o, S& v, S& w) { o.outcome = not_empty(v, w); }},
       {{"--max-restarts N", "restart a failed job up to N times"},
        [](O& o, S& v, S& w) {
-         o.max_restarts = parse_number(v, 0, kMostRestarts, w, "number of restarts");
+         o.max_restarts = parse_number(v, 0, kMaxRestarts, w, "number of restarts");
        }},
       {{"--prefix", "prefix each line of output with its rank: \"[rank 0] \""},
        [](O& o, S&, S&) { o.prefix = true; }},
@@ -101,11 +101,11 @@ const std::vector<LaunchOption>& own_launch_options() {
 
       {{"--machines M", "number of machines", kMachines},
        [](O& o, S& v, S& w) {
-         o.machines = parse_number(v, 1, kMostMachines, w, "number of machines");
+         o.machines = parse_number(v, 1, kMaxMachines, w, "number of machines");
        }},
       {{"--machine-rank R", "index of this machine, from 0", kMachines},
        [](O& o, S& v, S& w) {
-         o.machine_rank = parse_number(v, 0, kMostMachines, w, "machine rank");
+         o.machine_rank = parse_number(v, 0, kMaxMachines, w, "machine rank");
        }},
       {{"--main-address H", "address of machine 0", kMachines},
        [](O& o, S& v, S& w) { o.main_address = not_empty(v, w); }},
@@ -113,7 +113,7 @@ const std::vector<LaunchOption>& own_launch_options() {
        [](O& o, S& v, S& w) { o.main_port = parse_number(v, 0, 65535, w, "port"); }},
       {{"--per-machine N", "number of processes on each machine, instead of -n", kMachines},
        [](O& o, S& v, S& w) {
-         o.per_machine = parse_number(v, 1, kMostProcesses, w, "number of processes");
+         o.per_machine = parse_number(v, 1, kMaxProcesses, w, "number of processes");
        }},
 
       {{"--via local", "no other launcher: start the processes directly (default)", kThrough},

@@ -1,6 +1,6 @@
 // LaunchOptions: the command line of `coupler launch` as written, before any configuration is read.
 // Plain data. Every option is in one of two tables: our own (launch_options.cc) or Accelerate's
-// (accelerate_words.cc).
+// (accelerate_options.cc).
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace coupler::cli {
 enum class Via { kLocal, kMpirun, kSlurm, kTorchrun, kKubernetes };
 
 // What Accelerate's options say about the backend; backend_overrides() turns it into keys.
-struct BackendWords {
+struct BackendFlags {
   bool cpu = false, multi_gpu = false, use_fsdp = false, use_deepspeed = false;
 };
 
@@ -37,7 +37,7 @@ struct LaunchOptions {
   std::string manifest = "jobset";  // or "pytorchjob"
   bool prefix = false;
   bool print = false, print_env = false, dry_run = false;
-  BackendWords backend;
+  BackendFlags backend;
   ConfigRequest request;             // --config, -o, and the keys that other options stand for
   std::vector<std::string> program;  // and its arguments
 };
@@ -57,9 +57,9 @@ Command launch_command();  // in launch.cc
 
 // Call after reading the configuration: the overrides that --cpu, --use-fsdp and the like stand
 // for. Throws Error(kUsage) if they contradict the configuration or each other.
-std::vector<std::string> backend_overrides(const BackendWords& words, const Config& config);
+std::vector<std::string> backend_overrides(const BackendFlags& words, const Config& config);
 
-inline constexpr int kMostProcesses = 4096;  // that one launcher starts
+inline constexpr int kMaxProcesses = 4096;  // that one launcher starts
 
 // For the tables.
 [[noreturn]] void fail_usage(const std::string& message, const std::string& subject,

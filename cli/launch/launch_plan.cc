@@ -22,7 +22,7 @@ void only_with(bool given, bool allowed, const char* word, const char* with) {
 }
 
 // Rejects options that would be silently ignored in this mode.
-void check_words_fit(const LaunchOptions& options) {
+void check_flags_fit(const LaunchOptions& options) {
   const Via via = options.via;
   const bool starts_here = via == Via::kLocal || via == Via::kTorchrun;
   only_with(!options.hostfile.empty(), via == Via::kMpirun, "--hostfile", "--via mpirun");
@@ -54,7 +54,7 @@ std::optional<int> slurm_tasks(const LaunchOptions& options, const Config& confi
       config.sources.count("launch.processes") != 0) {
     return std::nullopt;
   }
-  return parse_number(tasks, 1, kMostProcesses, "SLURM_NTASKS", "number of tasks");
+  return parse_number(tasks, 1, kMaxProcesses, "SLURM_NTASKS", "number of tasks");
 }
 
 int count_processes(const LaunchOptions& options, const Config& config, int machines) {
@@ -78,9 +78,9 @@ int count_processes(const LaunchOptions& options, const Config& config, int mach
         fmt::format("{} processes cannot be divided evenly among {} machines", processes, machines),
         "-n", fmt::format("give a multiple of {}, or use --per-machine N", machines));
   }
-  if (processes / machines > kMostProcesses) {
+  if (processes / machines > kMaxProcesses) {
     fail_usage(fmt::format("{} processes exceed the limit of one launcher ({})",
-                           processes / machines, kMostProcesses),
+                           processes / machines, kMaxProcesses),
                "-n");
   }
   return static_cast<int>(processes);
@@ -177,7 +177,7 @@ Config read_config(LaunchOptions& options) {
 
 LaunchPlan make_launch_plan(LaunchOptions options) {
   LaunchPlan plan;
-  check_words_fit(options);
+  check_flags_fit(options);
   plan.config = read_config(options);
   plan.overrides = options.request.overrides;
   plan.via = options.via;

@@ -192,7 +192,7 @@ uint64_t bytes_of(const fs::path& path) {
 }
 
 // Connects through the descriptor, as the path may be too long for a socket address.
-bool somebody_listens(const fs::path& path) {
+bool has_listener(const fs::path& path) {
   const UniqueFd file(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!file) {
@@ -213,7 +213,7 @@ void look_at_mpi_folder(Leftovers& found, const fs::path& path, Then then) {
     return;
   }
   const UniqueFd use = use_folder(path);
-  if (use && is_last_user(use, Others::kLook)) {
+  if (use && is_last_user(use, WaitMode::kLook)) {
     add_leftover(found, path, fmt::format("Open MPI's files of the launcher {}", owner.pid), then);
   }
 }
@@ -221,7 +221,7 @@ void look_at_mpi_folder(Leftovers& found, const fs::path& path, Then then) {
 void look_at_socket(Leftovers& found, const fs::path& path, Then then) {
   const auto name = path.filename().string();
   const auto owner = process_in(name.substr(0, name.rfind('-')));
-  if (is_own(path, S_IFSOCK) && owner.pid > 0 && !is_running(owner) && !somebody_listens(path)) {
+  if (is_own(path, S_IFSOCK) && owner.pid > 0 && !is_running(owner) && !has_listener(path)) {
     add_leftover(found, path, fmt::format("the socket of a store of process {}", owner.pid), then);
   }
 }
@@ -246,7 +246,7 @@ void look_at_job_file(Leftovers& found, const fs::path& path, Then then) {
     const auto draft = path.extension().string();
     host = draft.size() < 2 ? own_identity() : identity_of(std::atol(draft.c_str() + 1));
   }
-  if (!is_running(host) && !(job && is_local(job->host) && somebody_listens(job->host))) {
+  if (!is_running(host) && !(job && is_local(job->host) && has_listener(job->host))) {
     add_leftover(found, path, fmt::format("the job file of a store of process {}", host.pid), then);
   }
 }

@@ -11,9 +11,9 @@
 #include <filesystem>
 
 #include "cli/launch/network_job.h"
-#include "cli/launch/rank_end.h"
+#include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 #include "plugin/probe.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
@@ -88,7 +88,7 @@ Mpirun find_mpirun(const LaunchPlan& plan) {
     if (path.empty()) {
       continue;
     }
-    const auto version = run_and_read({path, "--version"}, std::chrono::seconds(10)).value_or("");
+    const auto version = capture_output({path, "--version"}, std::chrono::seconds(10)).value_or("");
     if (says(version, "Open MPI") || says(version, "OpenRTE") || says(version, "PRRTE")) {
       return {path, Mpirun::Kind::kOpenMpi};
     }

@@ -40,7 +40,7 @@ inline constexpr const char* kTopologyParts = "HWLOC_COMPONENTS";
 inline constexpr const char* kShimTopologyParts = "COUPLER_SHIM_TOPOLOGY_PARTS";
 
 // Starts the ranks through Open MPI's mpirun and `coupler rank-shim`; in launch_mpi.cc.
-JobEnd launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun);
+JobExit launch_mpi(const LaunchPlan& plan, const Mpirun& mpirun);
 
 // The command that starts the ranks directly, on any machines.
 ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun);

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "cli/launch/network_job.h"
-#include "cli/launch/rank_end.h"
+#include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us

@@ -26,7 +26,7 @@
 #include "cli/launch/mpi_folder.h"
 #include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
-#include "cli/launch/rank_end.h"
+#include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/process/child_loop.h"
 #include "cli/process/output_relay.h"
@@ -137,7 +137,7 @@ class Shim {
   Shim(ChildLoop& loop, StoreClient& store, int rank) : loop_(loop), orders_(store), rank_(rank) {}
 
   // Waits until the program has ended.
-  RankEnd await_program() {
+  RankExit await_program() {
     while (true) {
       const auto events = loop_.wait(kill_at_, orders_.wake_fd());
       if (!events.ended.empty()) {
@@ -229,9 +229,9 @@ struct JobPlace {
   StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
   store.set(start_key(process.rank), fmt::format("{} {}", loop.child(0).pid(), machine_identity()));
   Shim shim(loop, store, process.rank);
-  const RankEnd end = shim.await_program();
+  const RankExit end = shim.await_program();
   try {
-    store.set(end_key(process.rank), encode(end));
+    store.set(exit_key(process.rank), encode(end));
   } catch (const Error&) {
     ::_exit(1);  // the launcher is gone; not through main, as the orders' thread uses the store
   }

@@ -68,9 +68,9 @@ bool is_reported_variable(std::string_view name) {
          std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-using Facts = std::vector<std::pair<const char*, std::string>>;
+using SystemInfo = std::vector<std::pair<const char*, std::string>>;
 
-Facts facts() {
+SystemInfo info() {
   const GpuInfo gpu = gpu_info();
   const TorchInfo torch = torch_info();
   return {{"Coupler", COUPLER_VERSION},
@@ -113,7 +113,7 @@ void hide_secrets(Config& config) {
 }
 
 struct Report {
-  Facts facts;
+  SystemInfo info;
   std::vector<PluginReport> plugins;
   std::map<std::string, std::string> variables;
   std::string file;           // of the configuration; "": none
@@ -135,7 +135,7 @@ Report make_report(const ConfigRequest& request) {
         fmt::format("{}\n(the rest of this report uses the defaults)\n", error.what());
   }
   report.file = config.file;
-  report.facts = facts();
+  report.info = info();
   report.plugins = list_plugins(config.backend);
   report.variables = variables();
   return report;
@@ -143,7 +143,7 @@ Report make_report(const ConfigRequest& request) {
 
 std::string report_text(const Report& report) {
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [name, value] : report.facts) rows.push_back({name, value});
+  for (const auto& [name, value] : report.info) rows.push_back({name, value});
   std::string lines;
   for (const auto& [name, value] : report.variables) lines += fmt::format("{}={}\n", name, value);
   return fmt::format("{}\nBackends\n{}\nVariables\n{}\nConfiguration\n{}", format_table(rows),
@@ -152,10 +152,10 @@ std::string report_text(const Report& report) {
 }
 
 std::string report_json(const Report& report) {
-  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : report.facts) facts[name] = value;
+  nlohmann::ordered_json info = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : report.info) info[name] = value;
   return json_text(
-      {{"facts", facts},
+      {{"facts", info},
        {"backends", plugins_json(report.plugins)},
        {"variables", report.variables},
        {"configuration",

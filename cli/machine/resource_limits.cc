@@ -12,7 +12,7 @@
 
 #include "base/units.h"
 #include "cli/machine/cpu_binding.h"
-#include "cli/machine/small_files.h"
+#include "cli/machine/text_values.h"
 
 namespace coupler::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/machine/torch_info.h"
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 
 namespace coupler::cli {
@@ -34,7 +34,7 @@ int run_setup_torch(const Arguments& arguments) {
   std::vector<std::string> command = {script(), "--torch", version};
   if (arguments.has("--cuda")) command.emplace_back("--cuda");
   command.push_back(prefix);
-  become(command, "install bash: it is a bash script");
+  exec_program(command, "install bash: it is a bash script");
 }
 
 }  // namespace

@@ -21,8 +21,8 @@
 #include "base/mapped_file.h"
 #include "base/units.h"
 #include "cli/machine/cpu_binding.h"
-#include "cli/machine/small_files.h"
-#include "cli/process/run_and_read.h"
+#include "cli/machine/text_values.h"
+#include "cli/process/capture_output.h"
 
 namespace coupler::cli {
 
@@ -75,8 +75,8 @@ std::string numa() {
 }
 
 std::string memory() {
-  return fmt::format("{}, {} available", size_text(memory_fact("MemTotal")),
-                     size_text(memory_fact("MemAvailable")));
+  return fmt::format("{}, {} available", size_text(meminfo("MemTotal")),
+                     size_text(meminfo("MemAvailable")));
 }
 
 std::string shared_memory() {
@@ -209,7 +209,7 @@ MpiInfo mpi_info(const std::vector<std::string>& names) {
   mpi.version = version_of_files(mpi.path);
   if (mpi.version.empty()) {
     const std::string text =
-        run_and_read({mpi.path, "--version"}, std::chrono::seconds(5)).value_or("");
+        capture_output({mpi.path, "--version"}, std::chrono::seconds(5)).value_or("");
     mpi.version = text.substr(0, text.find('\n'));
   }
   return mpi;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/process.h"
-#include "cli/machine/small_files.h"
+#include "cli/machine/text_values.h"
 
 namespace coupler::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "comm/communicator.h"
@@ -244,7 +244,7 @@ BenchPlan plan_of(const Arguments& arguments) {
     words.push_back(name);
     if (!option.value().empty()) words.push_back(value);
   }
-  become(words, "check whether the program was moved or removed");
+  exec_program(words, "check whether the program was moved or removed");
 }
 
 void print_rows(const std::vector<BenchRow>& rows, bool json) {

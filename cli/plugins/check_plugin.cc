@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 
 namespace coupler::cli {
@@ -40,7 +40,7 @@ int run_check_plugin(const Arguments& arguments) {
     command.emplace_back(given.option.names()[0]);
     if (!given.option.value().empty()) command.push_back(given.value);
   }
-  become(command, "reinstall coupler-dev");
+  exec_program(command, "reinstall coupler-dev");
 }
 
 }  // namespace

@@ -39,16 +39,16 @@ Plugin load(const BackendConfig& backend, const std::string& use) {
 }
 
 // A communicator of one rank, without peers and store; its supports() must answer as in any other.
-class LoneCommunicator {
+class SingleRankCommunicator {
  public:
-  LoneCommunicator(const Plugin& plugin, const BackendConfig& backend)
+  SingleRankCommunicator(const Plugin& plugin, const BackendConfig& backend)
       : options_(plugin.table(), backend, wraps(plugin) ? "base" : "") {
     const DistributedBackend& table = plugin.table();
     if (wraps(plugin)) {
       const std::string named = wrapper_base(backend, table.name);
       base_plugin_ =
           load(backend, named == "auto" ? resolve_auto(backend, MpiLaunch::kTooLate, true) : named);
-      base_ = std::make_unique<LoneCommunicator>(*base_plugin_, backend);
+      base_ = std::make_unique<SingleRankCommunicator>(*base_plugin_, backend);
       memory_ = base_->memory_;
     } else if ((table.capabilities & DB_CAP_CUDA_MEMORY) != 0 &&
                (table.capabilities & DB_CAP_HOST_MEMORY) == 0) {
@@ -56,11 +56,11 @@ class LoneCommunicator {
     }
     create(plugin, backend);
   }
-  ~LoneCommunicator() {
+  ~SingleRankCommunicator() {
     if (communicator_ != nullptr) communicator_->functions->destroy(communicator_);
   }
-  LoneCommunicator(const LoneCommunicator&) = delete;
-  LoneCommunicator& operator=(const LoneCommunicator&) = delete;
+  SingleRankCommunicator(const SingleRankCommunicator&) = delete;
+  SingleRankCommunicator& operator=(const SingleRankCommunicator&) = delete;
 
   db_memory memory() const { return memory_; }
   std::string base() const { return base_plugin_ ? base_plugin_->name() : ""; }
@@ -115,14 +115,14 @@ class LoneCommunicator {
 
   PluginOptions options_;
   std::optional<Plugin> base_plugin_;
-  std::unique_ptr<LoneCommunicator> base_;
+  std::unique_ptr<SingleRankCommunicator> base_;
   db_memory memory_ = DB_MEMORY_HOST;
   db_communicator* communicator_ = nullptr;
 };
 
 // Asks about every number. The backend itself rejects those that are not operations, or not
 // reductions of that type.
-void ask(const LoneCommunicator& communicator, Support& support) {
+void ask(const SingleRankCommunicator& communicator, Support& support) {
   const auto takes_any = [&](db_kind kind) {
     for (const db_dtype dtype : all_dtypes()) {
       if (communicator.takes(kind, dtype, is_reducing(kind) ? DB_SUM : 0)) return true;
@@ -157,7 +157,7 @@ Support support_of(const std::string& use, const BackendConfig& backend) {
   try {
     const Plugin plugin = load(backend, use);
     support.name = plugin.name();
-    const LoneCommunicator communicator(plugin, backend);
+    const SingleRankCommunicator communicator(plugin, backend);
     support.base = communicator.base();
     support.memory = communicator.memory();
     const uint64_t can = plugin.table().capabilities;

@@ -15,7 +15,7 @@
 #include "base/file_descriptor.h"
 #include "base/socket.h"
 #include "cli/process/child_process.h"
-#include "cli/process/end_watch.h"
+#include "cli/process/exit_watch.h"
 #include "cli/process/output_relay.h"
 #include "cli/process/process_guard.h"
 
@@ -103,7 +103,7 @@ class ChildLoop {
   sigset_t previous_mask_{};
   UniqueFd signals_;
   UniqueFd null_;
-  EndWatch ends_;
+  ExitWatch ends_;
   InputRelay input_;
   std::deque<Entry> entries_;
   size_t running_ = 0;

@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 
 namespace coupler::cli {
 
@@ -31,9 +31,9 @@ Pipe make_pipe() {
 namespace {
 
 // Runs after fork: only async-signal-safe calls.
-[[noreturn]] void become(const ChildCommand& command, char* const* arguments,
-                         char* const* environment, const cpu_set_t& cpus, pid_t parent, int gate,
-                         int result) {
+[[noreturn]] void exec_program(const ChildCommand& command, char* const* arguments,
+                               char* const* environment, const cpu_set_t& cpus, pid_t parent,
+                               int sync_pipe, int result) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
     ::_exit(1);  // the parent died before the line above took effect
@@ -48,7 +48,7 @@ namespace {
   ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &command.signal_mask, nullptr);
   char go = 0;
-  while (::read(gate, &go, 1) < 0 && errno == EINTR) {
+  while (::read(sync_pipe, &go, 1) < 0 && errno == EINTR) {
   }
   ::execve(command.path.c_str(), arguments, environment);
   const int failure = errno;
@@ -78,15 +78,15 @@ ChildProcess::ChildProcess(const ChildCommand& command) {
   for (const int cpu : command.cpus) {
     CPU_SET(cpu, &cpus);
   }
-  Pipe result = make_pipe(), gate = make_pipe();
+  Pipe result = make_pipe(), sync_pipe = make_pipe();
   exec_result_ = std::move(result.reading);
-  waiting_ = std::move(gate.reading);
-  gate_ = std::move(gate.writing);
+  waiting_ = std::move(sync_pipe.reading);
+  sync_pipe_ = std::move(sync_pipe.writing);
   pid_ = ::fork();
   if (pid_ == 0) {
-    ::close(gate_.get());
-    become(command, arguments.data(), environment.data(), cpus, parent, waiting_.get(),
-           result.writing.get());
+    ::close(sync_pipe_.get());
+    exec_program(command, arguments.data(), environment.data(), cpus, parent, waiting_.get(),
+                 result.writing.get());
   }
   if (pid_ > 0) {
     pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
@@ -113,7 +113,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       pidfd_(std::move(other.pidfd_)),
       exec_result_(std::move(other.exec_result_)),
       waiting_(std::move(other.waiting_)),
-      gate_(std::move(other.gate_)) {}
+      sync_pipe_(std::move(other.sync_pipe_)) {}
 
 ChildProcess::~ChildProcess() {
   if (!reaped_) {
@@ -125,9 +125,9 @@ ChildProcess::~ChildProcess() {
 // Writes a byte, as closing is not enough: other waiting children also have the pipe open.
 void ChildProcess::let_go() {
   const char go = 1;
-  while (::write(gate_.get(), &go, 1) < 0 && errno == EINTR) {
+  while (::write(sync_pipe_.get(), &go, 1) < 0 && errno == EINTR) {
   }
-  gate_.reset();
+  sync_pipe_.reset();
   waiting_.reset();
 }
 

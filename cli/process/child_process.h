@@ -57,9 +57,9 @@ class ChildProcess {
   bool reaped_ = false;
   UniqueFd pidfd_;
   UniqueFd exec_result_;
-  // The child waits for a byte from the gate. We keep its reading end open, so that a child killed
-  // meanwhile does not break the pipe.
-  UniqueFd waiting_, gate_;
+  // The child waits for a byte from the sync pipe. We keep its reading end open, so that a child
+  // killed meanwhile does not break the pipe.
+  UniqueFd waiting_, sync_pipe_;
 };
 
 // The path of a program: `name` itself if it has a slash, else the first executable of that name in

@@ -22,8 +22,8 @@ UniqueFd use_folder(const std::string& path) {
   return ours ? std::move(folder) : UniqueFd();
 }
 
-bool is_last_user(const UniqueFd& use, Others others) {
-  const int how = LOCK_EX | (others == Others::kWait ? 0 : LOCK_NB);
+bool is_last_user(const UniqueFd& use, WaitMode others) {
+  const int how = LOCK_EX | (others == WaitMode::kWait ? 0 : LOCK_NB);
   int result = 0;
   do {
     result = ::flock(use.get(), how);

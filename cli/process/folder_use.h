@@ -17,7 +17,7 @@ UniqueFd use_folder(const std::string& path);
 // Gives up the use. True if the folder still exists and has no other user: the caller can remove
 // it, and no process can begin to use it until the descriptor is closed. kWait waits until the
 // others have given it up; the only deadline is the caller's.
-enum class Others { kLook, kWait };
-bool is_last_user(const UniqueFd& use, Others others);
+enum class WaitMode { kLook, kWait };
+bool is_last_user(const UniqueFd& use, WaitMode others);
 
 }  // namespace coupler::cli

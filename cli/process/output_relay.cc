@@ -15,7 +15,7 @@ namespace coupler::cli {
 
 namespace {
 
-constexpr size_t kMostLines = 20;
+constexpr size_t kMaxLines = 20;
 constexpr size_t kLongestLine = 2000;
 // A rank that writes endlessly must not keep the launcher from its other work.
 constexpr int kReadsPerPump = 16;
@@ -27,7 +27,7 @@ void LineTail::add(std::string_view text) {
     if (c == '\n') {
       lines_.push_back(std::exchange(current_, {}));
       redraw_ = false;
-      if (lines_.size() > kMostLines) {
+      if (lines_.size() > kMaxLines) {
         lines_.pop_front();
       }
     } else if (c == '\r') {

@@ -55,7 +55,7 @@ bool has_members(pid_t group) {
 
 // Runs in its own process, outside the group. Ranks under mpirun die some milliseconds after it and
 // may create files in the folder until then.
-[[noreturn]] void remove_behind(pid_t group, const UniqueFd& use, const std::string& folder) {
+[[noreturn]] void remove_left_files(pid_t group, const UniqueFd& use, const std::string& folder) {
   const auto deadline = deadline_after(kDyingTime);
   while (has_members(group) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(2ms);
@@ -66,7 +66,7 @@ bool has_members(pid_t group) {
   sigaddset(&alarm, SIGALRM);
   ::sigprocmask(SIG_UNBLOCK, &alarm, nullptr);
   ::alarm(kOthersTime);
-  if (is_last_user(use, Others::kWait)) {
+  if (is_last_user(use, WaitMode::kWait)) {
     std::error_code ignored;  // cannot be reported here; the next launcher tries again
     fs::remove_all(folder, ignored);
   }
@@ -92,7 +92,7 @@ bool has_members(pid_t group) {
     const pid_t remover = ::fork();
     if (remover == 0) {
       ::setpgid(0, 0);
-      remove_behind(group, UniqueFd(1), folder);
+      remove_left_files(group, UniqueFd(1), folder);
     }
     if (remover > 0) ::setpgid(remover, remover);  // both sides: must not be killed with the group
   }

@@ -16,8 +16,8 @@
 namespace coupler::matrix {
 namespace {
 
-[[noreturn]] void become(const std::vector<std::string>& command, const std::string& folder,
-                         int output) {
+[[noreturn]] void exec_program(const std::vector<std::string>& command, const std::string& folder,
+                               int output) {
   std::vector<char*> arguments;
   arguments.reserve(command.size() + 1);
   for (const std::string& argument : command)
@@ -42,7 +42,7 @@ LaunchResult launch(const std::vector<std::string>& command, const std::string& 
   if (pipe2(pipe_ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("no process");
-  if (child == 0) become(command, folder, pipe_ends[1]);
+  if (child == 0) exec_program(command, folder, pipe_ends[1]);
   close(pipe_ends[1]);
   LaunchResult result;
   const auto deadline = std::chrono::steady_clock::now() + limit;

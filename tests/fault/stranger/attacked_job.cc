@@ -16,12 +16,12 @@ constexpr size_t kKeptTexts = 4;
 constexpr uint64_t kGathered = 1000;  // elements per rank
 
 enum class End { kDied, kWell, kError, kWrong };
-struct RankEnd {
+struct RankExit {
   End end = End::kDied;
   std::array<char, 600> text{};
 };
 
-void say(RankEnd* end, End what, const std::string& text) {
+void say(RankExit* end, End what, const std::string& text) {
   std::snprintf(end->text.data(), end->text.size(), "%s", text.c_str());
   end->end = what;
 }
@@ -32,7 +32,7 @@ float contribution(int32_t rank, uint64_t i) {
 }
 
 // False: it failed, and *end has the reason.
-bool reduce(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns, RankEnd* end) {
+bool reduce(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns, RankExit* end) {
   const int32_t rank = on->rank, size = on->size;
   std::vector<float> data(count);
   for (uint64_t i = 0; i < count; ++i) data[i] = contribution(rank, i);
@@ -56,7 +56,7 @@ bool reduce(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns,
 }
 
 // Like reduce, with an operation whose result shows which rank sent what.
-bool gather(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns, RankEnd* end) {
+bool gather(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns, RankExit* end) {
   const auto size = static_cast<uint64_t>(on->size);
   std::vector<float> own(count), all(size * count);
   for (uint64_t i = 0; i < count; ++i) own[i] = contribution(on->rank, i);
@@ -80,7 +80,7 @@ bool gather(Rank& self, db_communicator* on, uint64_t count, int64_t timeout_ns,
   return true;
 }
 
-void work_in_rank(Rank& self, const Work& work, RankEnd* end) {
+void work_in_rank(Rank& self, const Work& work, RankExit* end) {
   if (self.created != DB_OK) {
     return say(end, End::kError, "create: " + std::string(self.error.text.data()));
   }
@@ -145,7 +145,7 @@ Job placed_job(int32_t size, const std::vector<const Network*>& networks,
 }
 
 Verdict run_attacked(const Job& job, const Work& work) {
-  const Shared<std::array<RankEnd, kMostRanks>> ends;
+  const Shared<std::array<RankExit, kMostRanks>> ends;
   const auto began = std::chrono::steady_clock::now();
   fork_ranks(job, [&](int32_t rank, Rank& self) {
     work_in_rank(self, work, &(*ends)[static_cast<size_t>(rank)]);
@@ -154,7 +154,7 @@ Verdict run_attacked(const Job& job, const Work& work) {
   verdict.jobs = 1;
   bool wrong = false, ended = false;
   for (int32_t rank = 0; rank < job.size; ++rank) {
-    const RankEnd& end = (*ends)[static_cast<size_t>(rank)];
+    const RankExit& end = (*ends)[static_cast<size_t>(rank)];
     wrong |= end.end == End::kWrong;
     ended |= end.end == End::kError || end.end == End::kDied;
     if (end.end == End::kWell) continue;

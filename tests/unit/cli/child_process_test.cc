@@ -8,8 +8,8 @@
 #include <csignal>
 #include <vector>
 
-#include "cli/process/end_watch.h"
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
+#include "cli/process/exit_watch.h"
 
 namespace coupler::cli {
 namespace {
@@ -51,7 +51,7 @@ TEST(ChildProcess, ThatIsNeverLetGo_IsKilled) {
 TEST(ChildProcess, WatchedBeforeTheyAreLetGo_EndInTheirOrder) {
   for (int round = 0; round < 20; ++round) {
     ChildProcess first = shell("exit 0"), second = shell("exit 0");
-    EndWatch watch;
+    ExitWatch watch;
     watch.add(1, second.end_fd());
     watch.add(0, first.end_fd());
     first.let_go();

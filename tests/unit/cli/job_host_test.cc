@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/launch/rank_end.h"
+#include "cli/launch/rank_exit.h"
 
 namespace coupler::cli {
 namespace {
@@ -54,14 +54,14 @@ TEST(JobHost, WakesForEverythingThatIsSaid) {
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < kRanks; ++rank) {
-      threads.emplace_back([&, rank] { ranks[rank]->set(end_key(rank), encode(RankEnd())); });
+      threads.emplace_back([&, rank] { ranks[rank]->set(exit_key(rank), encode(RankExit())); });
     }
     int taken = 0;
     bool woken = true;
     while (taken < kRanks && woken) {
       pollfd wake{.fd = host.wake_fd(), .events = POLLIN, .revents = 0};
       woken = ::poll(&wake, 1, 10'000) == 1;
-      taken += static_cast<int>(host.take_news().reports.size());
+      taken += static_cast<int>(host.take_events().reports.size());
     }
     for (std::thread& thread : threads) thread.join();
     ASSERT_TRUE(woken) << "in round " << round;

@@ -7,8 +7,8 @@
 
 #include "cli/doctor/checks.h"
 #include "cli/machine/resource_limits.h"
-#include "cli/machine/small_files.h"
 #include "cli/machine/system_info.h"
+#include "cli/machine/text_values.h"
 
 namespace coupler::cli {
 namespace {

@@ -157,7 +157,7 @@ void check_unlike(const char* word, const std::string& key, const std::string& v
 
 }  // namespace
 
-std::vector<std::string> backend_overrides(const BackendWords& words, const Config& config) {
+std::vector<std::string> backend_overrides(const BackendFlags& words, const Config& config) {
   if (words.use_fsdp && words.use_deepspeed) {
     fail_usage("--use_fsdp and --use_deepspeed cannot be combined", "--use_deepspeed",
                "omit one of them");

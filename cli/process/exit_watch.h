@@ -1,4 +1,4 @@
-// EndWatch: reports which processes have ended, in the order in which they ended. epoll keeps that
+// ExitWatch: reports which processes have ended, in the order in which they ended. epoll keeps that
 // order even within a millisecond; poll does not. Single-threaded.
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace coupler::cli {
 
-class EndWatch {
+class ExitWatch {
  public:
-  EndWatch();  // throws Error(kIo)
+  ExitWatch();  // throws Error(kIo)
 
   // process: a pidfd that stays open until its end is taken. Throws Error(kIo).
   void add(size_t number, int process);

@@ -1,4 +1,4 @@
-#include "cli/launch/rank_end.h"
+#include "cli/launch/rank_exit.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -20,9 +20,9 @@ constexpr std::string_view kStartPrefix = "coupler/launch/start/";
 constexpr int kPeerLost = 4;  // the exit code of a rank that lost a peer
 constexpr size_t kQuotedLines = 8;
 
-bool is_failure(const RankEnd& end) { return end.status != 0; }
+bool is_failure(const RankExit& end) { return end.status != 0; }
 
-bool is_consequence(const RankEnd& end) {
+bool is_consequence(const RankExit& end) {
   return end.lost.empty() && exit_code_of(end.status) == kPeerLost;
 }
 
@@ -36,7 +36,8 @@ std::optional<int> rank_of(std::string_view prefix, const std::string& key) {
   return status == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
 }
 
-std::optional<Deadline> when_first(const std::vector<RankEnd>& ends, bool (*fits)(const RankEnd&)) {
+std::optional<Deadline> when_first(const std::vector<RankExit>& ends,
+                                   bool (*fits)(const RankExit&)) {
   const auto found = std::find_if(ends.begin(), ends.end(), fits);
   return found == ends.end() ? std::nullopt : std::optional(found->when);
 }
@@ -58,15 +59,15 @@ std::string describe_status(int status) {
 }
 
 std::string start_key(int rank) { return fmt::format("{}{}", kStartPrefix, rank); }
-std::string end_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
+std::string exit_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
 
 std::optional<int> rank_of_start_key(const std::string& key) { return rank_of(kStartPrefix, key); }
 std::optional<int> rank_of_activity_key(const std::string& key) {
   return rank_of(kActivityPrefix, key);
 }
-std::optional<int> rank_of_end_key(const std::string& key) { return rank_of(kEndPrefix, key); }
+std::optional<int> rank_of_exit_key(const std::string& key) { return rank_of(kEndPrefix, key); }
 
-std::string encode(const RankEnd& end) {
+std::string encode(const RankExit& end) {
   auto text = fmt::format("{} {}\n", end.status, end.stopped ? 1 : 0);
   for (const auto& line : end.last_lines) {
     text += line + "\n";
@@ -74,8 +75,8 @@ std::string encode(const RankEnd& end) {
   return text;
 }
 
-RankEnd decode_end(int rank, const std::string& text) {
-  RankEnd end{.rank = rank, .when = std::chrono::steady_clock::now()};
+RankExit decode_exit(int rank, const std::string& text) {
+  RankExit end{.rank = rank, .when = std::chrono::steady_clock::now()};
   std::istringstream lines(text);
   std::string line;
   std::getline(lines, line);
@@ -98,7 +99,7 @@ ShimOrder decode_order(const std::string& text) {
   return order;
 }
 
-void JobOutcome::record(RankEnd end) { ends_.push_back(std::move(end)); }
+void JobOutcome::record(RankExit end) { ends_.push_back(std::move(end)); }
 
 void JobOutcome::record_order(const std::vector<int>& ranks) {
   order_.insert(order_.end(), ranks.begin(), ranks.end());
@@ -122,24 +123,24 @@ std::optional<Deadline> JobOutcome::first_failure() const { return when_first(en
 
 std::optional<Deadline> JobOutcome::first_cause() const {
   return when_first(ends_,
-                    [](const RankEnd& end) { return is_failure(end) && !is_consequence(end); });
+                    [](const RankExit& end) { return is_failure(end) && !is_consequence(end); });
 }
 
 bool JobOutcome::knows(int rank) const {
   return std::any_of(ends_.begin(), ends_.end(),
-                     [&](const RankEnd& end) { return end.rank == rank && end.lost.empty(); });
+                     [&](const RankExit& end) { return end.rank == rank && end.lost.empty(); });
 }
 
-const RankEnd* JobOutcome::cause() const {
-  const RankEnd* best = nullptr;
-  const auto badness = [](const RankEnd& end) {
+const RankExit* JobOutcome::cause() const {
+  const RankExit* best = nullptr;
+  const auto badness = [](const RankExit& end) {
     return end.stopped ? 0 : is_consequence(end) ? 1 : 2;
   };
-  const auto is_earlier = [&](const RankEnd& one, const RankEnd& other) {
+  const auto is_earlier = [&](const RankExit& one, const RankExit& other) {
     const auto place = [&](int rank) { return std::find(order_.begin(), order_.end(), rank); };
     return place(one.rank) < place(other.rank);
   };
-  for (const RankEnd& end : ends_) {
+  for (const RankExit& end : ends_) {
     if (is_failure(end) && (best == nullptr || badness(end) > badness(*best) ||
                             (badness(end) == badness(*best) && is_earlier(end, *best)))) {
       best = &end;
@@ -149,12 +150,12 @@ const RankEnd* JobOutcome::cause() const {
 }
 
 int JobOutcome::exit_code() const {
-  const RankEnd* blamed = cause();
+  const RankExit* blamed = cause();
   return blamed == nullptr ? 0 : exit_code_of(blamed->status);
 }
 
 std::string JobOutcome::json() const {
-  const RankEnd* blamed = cause();
+  const RankExit* blamed = cause();
   if (blamed == nullptr) return {};
   const nlohmann::json value = {
       {"rank", blamed->rank},
@@ -164,7 +165,7 @@ std::string JobOutcome::json() const {
 }
 
 std::string JobOutcome::report(const std::map<int, std::string>& activities) const {
-  const RankEnd* blamed = cause();
+  const RankExit* blamed = cause();
   if (blamed == nullptr) {
     return {};
   }
@@ -173,7 +174,7 @@ std::string JobOutcome::report(const std::map<int, std::string>& activities) con
                                 describe_status(blamed->status), quote_lines(blamed->last_lines))
                   : std::string();
   size_t stopped = 0;
-  for (const RankEnd& end : ends_) {
+  for (const RankExit& end : ends_) {
     if (end.stopped && end.rank != blamed->rank) {
       ++stopped;
     } else if (end.rank != blamed->rank && is_failure(end)) {

@@ -1,4 +1,4 @@
-#include "cli/config/ask.h"
+#include "cli/config/prompt.h"
 
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ void write_out(const std::string& text) {
   std::fflush(stdout);
 }
 
-constexpr int kLeastColumns = 30;
+constexpr int kMinColumns = 30;
 
 // Puts the terminal into a mode that delivers keys as they are pressed, without echo. Ctrl-C is a
 // key, too. The destructor restores the terminal.
@@ -127,7 +127,7 @@ std::string fitted(const std::string& line, int columns) {
 }
 
 // See https://no-color.org: any value except an empty one turns colors off.
-bool has_colours() {
+bool has_colors() {
   const char* off = std::getenv("NO_COLOR");
   return off == nullptr || *off == '\0';
 }
@@ -135,13 +135,13 @@ bool has_colours() {
 std::string line_of(const Choice& choice, bool chosen, int columns) {
   const std::string text =
       choice.meaning.empty() ? choice.value : fmt::format("{}: {}", choice.value, choice.meaning);
-  const bool coloured = chosen && has_colours();
-  return fmt::format("\033[K{}{}{}{}\n", coloured ? "\033[36m" : "", chosen ? "> " : "  ",
-                     fitted(text, columns - 3), coloured ? "\033[0m" : "");
+  const bool colored = chosen && has_colors();
+  return fmt::format("\033[K{}{}{}{}\n", colored ? "\033[36m" : "", chosen ? "> " : "  ",
+                     fitted(text, columns - 3), colored ? "\033[0m" : "");
 }
 
 bool list_fits(const std::optional<Size>& size, size_t choices) {
-  return size && size->columns >= kLeastColumns && size->rows > static_cast<int>(choices) + 1;
+  return size && size->columns >= kMinColumns && size->rows > static_cast<int>(choices) + 1;
 }
 
 // Whether there is a terminal that can redraw this number of choices.
@@ -250,7 +250,7 @@ constexpr size_t kLongestAnswer = 4096;
 
 }  // namespace
 
-std::string Asker::read_line(const std::string& question) {
+std::string Prompter::read_line(const std::string& question) {
   using Kind = QuestionInput::Event::Kind;
   std::string line;
   while (true) {
@@ -271,13 +271,13 @@ std::string Asker::read_line(const std::string& question) {
 }
 
 // At a terminal, the user gets another try.
-void Asker::refuse(const std::string& question, const std::string& problem) const {
+void Prompter::refuse(const std::string& question, const std::string& problem) const {
   if (isatty(STDIN_FILENO) == 0) fail_answer(question, problem.substr(0, problem.rfind('.')));
   write_out(problem + "\n");
 }
 
-std::string Asker::choose_in_list(const std::string& question, const std::vector<Choice>& choices,
-                                  size_t first) {
+std::string Prompter::choose_in_list(const std::string& question,
+                                     const std::vector<Choice>& choices, size_t first) {
   std::string list = question + "\n";
   for (size_t i = 0; i < choices.size(); ++i) {
     list += fmt::format("  {}) {}{}{}\n", i + 1, choices[i].value,
@@ -295,8 +295,8 @@ std::string Asker::choose_in_list(const std::string& question, const std::vector
   }
 }
 
-std::string Asker::choice(const std::string& question, const std::vector<Choice>& choices,
-                          size_t first) {
+std::string Prompter::choice(const std::string& question, const std::vector<Choice>& choices,
+                             size_t first) {
   if (can_draw(choices.size())) {
     if (const auto chosen = choose_by_keys(input_, question, choices, first))
       return choices[*chosen].value;
@@ -305,8 +305,8 @@ std::string Asker::choice(const std::string& question, const std::vector<Choice>
   return choose_in_list(question, choices, first);
 }
 
-std::string Asker::text(const std::string& question, const std::string& first,
-                        const std::function<std::string(const std::string&)>& check) {
+std::string Prompter::text(const std::string& question, const std::string& first,
+                           const std::function<std::string(const std::string&)>& check) {
   while (true) {
     write_out(fmt::format("{} [{}]: ", question, first));
     std::string line = read_line(question);

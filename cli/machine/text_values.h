@@ -21,6 +21,6 @@ std::optional<std::string> value_in(const std::string& file, std::string_view st
 std::string version_in(const std::string& header, const std::array<const char*, 3>& names);
 
 // The value of a line of /proc/meminfo, such as MemTotal, in bytes.
-std::optional<uint64_t> memory_fact(const char* name);
+std::optional<uint64_t> meminfo(const char* name);
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-#include "cli/process/run_and_read.h"
+#include "cli/process/capture_output.h"
 
 #include <coupler/error.h>
 #include <fcntl.h>
@@ -79,8 +79,8 @@ int wait_until(pid_t pid, Clock::time_point end) {
 
 }  // namespace
 
-std::optional<std::string> run_and_read(const std::vector<std::string>& argv,
-                                        std::chrono::milliseconds deadline) {
+std::optional<std::string> capture_output(const std::vector<std::string>& argv,
+                                          std::chrono::milliseconds deadline) {
   const Clock::time_point end = Clock::now() + deadline;
   std::array<int, 2> ends = {-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
@@ -112,7 +112,7 @@ std::string find_in_path(const std::string& program) {
   return "";
 }
 
-void become(const std::vector<std::string>& command, const std::string& hint) {
+void exec_program(const std::vector<std::string>& command, const std::string& hint) {
   std::fflush(stdout);
   ::execv(command[0].c_str(), argv_of(command).data());
   throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),

@@ -1,4 +1,4 @@
-#include "cli/process/end_watch.h"
+#include "cli/process/exit_watch.h"
 
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -20,9 +20,9 @@ void require(bool good) {
 
 }  // namespace
 
-EndWatch::EndWatch() : ends_(::epoll_create1(EPOLL_CLOEXEC)) { require(bool{ends_}); }
+ExitWatch::ExitWatch() : ends_(::epoll_create1(EPOLL_CLOEXEC)) { require(bool{ends_}); }
 
-void EndWatch::add(size_t number, int process) {
+void ExitWatch::add(size_t number, int process) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = number;
@@ -30,7 +30,7 @@ void EndWatch::add(size_t number, int process) {
   processes_[number] = process;
 }
 
-std::vector<size_t> EndWatch::take() {
+std::vector<size_t> ExitWatch::take() {
   std::array<epoll_event, 64> ready;
   std::vector<size_t> numbers;
   const int count = ::epoll_wait(ends_.get(), ready.data(), ready.size(), 0);

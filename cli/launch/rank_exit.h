@@ -16,7 +16,7 @@ namespace coupler::cli {
 // The variable that gives the user's LD_LIBRARY_PATH to shims, if it is set.
 inline constexpr const char* kShimLibraryPath = "COUPLER_SHIM_LIBRARY_PATH";
 
-struct RankEnd {
+struct RankExit {
   int rank = 0;
   int status = 0;         // as of waitpid
   std::string lost = {};  // why the job gave up a rank that has not ended; "": it has ended
@@ -29,15 +29,15 @@ int exit_code_of(int status);             // 0…255; 128 + signal
 std::string describe_status(int status);  // "exited with code 3", "was killed by signal 9 (Killed)"
 
 // The store key under which a rank-shim reports its rank's end; encode() makes the value.
-std::string end_key(int rank);
-std::optional<int> rank_of_end_key(const std::string& key);
+std::string exit_key(int rank);
+std::optional<int> rank_of_exit_key(const std::string& key);
 // The store key under which a rank-shim reports its rank's process id.
 std::string start_key(int rank);
 std::optional<int> rank_of_start_key(const std::string& key);
 // The rank in an activity_key() (store/store.h).
 std::optional<int> rank_of_activity_key(const std::string& key);
-std::string encode(const RankEnd& end);
-RankEnd decode_end(int rank, const std::string& text);
+std::string encode(const RankExit& end);
+RankExit decode_exit(int rank, const std::string& text);
 
 // The launcher's order to all rank-shims: forward a signal, or (0) end their programs and
 // themselves. The orders of a job are numbered from 0, each under its own key.
@@ -50,7 +50,7 @@ ShimOrder decode_order(const std::string& text);
 
 class JobOutcome {
  public:
-  void record(RankEnd end);
+  void record(RankExit end);
   // The order in which ranks ended, if known: ends may be recorded in another order.
   void record_order(const std::vector<int>& ranks);
   // Returns what to print about them immediately; report() does not repeat it.
@@ -63,7 +63,7 @@ class JobOutcome {
 
   // The failure that caused the others: the first among ranks not ordered to stop, preferring any
   // other failure over a lost peer (exit code 4). Null if no rank failed.
-  const RankEnd* cause() const;
+  const RankExit* cause() const;
   int exit_code() const;  // the cause's, else 0
 
   // For programs: {"rank": 1, "exit_code": 137, "how": "was killed by …"} of the cause; "" if no
@@ -77,8 +77,8 @@ class JobOutcome {
  private:
   std::string record_loss(const PeerLoss& loss);
 
-  std::vector<RankEnd> ends_;  // in the order of their arrival
-  std::vector<int> order_;     // ranks, in the order in which they ended
+  std::vector<RankExit> ends_;  // in the order of their arrival
+  std::vector<int> order_;      // ranks, in the order in which they ended
 };
 
 // "  its last lines:" and the lines, or nothing.

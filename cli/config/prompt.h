@@ -1,7 +1,7 @@
-// Asker: asks the user for a choice or a string. A choice uses arrow keys in a terminal; elsewhere
-// (a pipe, a terminal that is too small or dumb) it uses a numbered list and a line of input. Only
-// one may exist at a time; single-threaded. The terminal is restored however a question ends,
-// including by signals.
+// Prompter: asks the user for a choice or a string. A choice uses arrow keys in a terminal;
+// elsewhere (a pipe, a terminal that is too small or dumb) it uses a numbered list and a line of
+// input. Only one may exist at a time; single-threaded. The terminal is restored however a question
+// ends, including by signals.
 #pragma once
 
 #include <signal.h>
@@ -58,7 +58,7 @@ struct Interrupted {
 
 // Both questions throw Error(kUsage) if the answers come from a file or a pipe and end early or are
 // invalid, because no user can correct them.
-class Asker {
+class Prompter {
  public:
   // first: the index of the answer that Enter alone gives.
   std::string choice(const std::string& question, const std::vector<Choice>& choices, size_t first);

@@ -10,8 +10,8 @@ namespace coupler::cli {
 
 // What argv printed on standard output; null if it cannot be started, fails, prints more than
 // 64 KiB, or misses the deadline and is killed. argv[0] is looked up in PATH.
-std::optional<std::string> run_and_read(const std::vector<std::string>& argv,
-                                        std::chrono::milliseconds deadline);
+std::optional<std::string> capture_output(const std::vector<std::string>& argv,
+                                          std::chrono::milliseconds deadline);
 
 // The first executable file of that name in PATH; "" if there is none.
 std::string find_in_path(const std::string& program);
@@ -22,6 +22,6 @@ std::vector<char*> argv_of(const std::vector<std::string>& words);
 
 // Replaces this process with another of Coupler's programs. command[0] is a path. Throws Error(kIo)
 // if it cannot be run.
-[[noreturn]] void become(const std::vector<std::string>& command, const std::string& hint);
+[[noreturn]] void exec_program(const std::vector<std::string>& command, const std::string& hint);
 
 }  // namespace coupler::cli

@@ -1,4 +1,4 @@
-#include "cli/machine/small_files.h"
+#include "cli/machine/text_values.h"
 
 #include <charconv>
 #include <cstdlib>
@@ -45,7 +45,7 @@ std::string version_in(const std::string& header, const std::array<const char*, 
   return version;
 }
 
-std::optional<uint64_t> memory_fact(const char* name) {
+std::optional<uint64_t> meminfo(const char* name) {
   const auto kibibytes = value_in("/proc/meminfo", name);
   if (!kibibytes) return std::nullopt;
   return std::strtoull(kibibytes->c_str(), nullptr, 10) * 1024;
