@@ -428,7 +428,7 @@ void ModelSimulation::finish(Unit& unit) {
   for (Block& packed : unit.packed) pool_.give_back(packed);
   unit.packed.clear();
   if (unit.gradient_block != kNone) {
-    optimizer_disk_->use_blank(unit.gradient_block);
+    optimizer_disk_->use_for_overwrite(unit.gradient_block);
     optimizer_disk_->write(unit.gradient_block);
   }
   if (unit.plan->reduces_converted) {

@@ -44,8 +44,8 @@ void ResidencyModel::use(size_t unit) {
   for (const size_t next : policy_.expected()) fetch(next, /*ahead=*/true);
 }
 
-void ResidencyModel::use_blank(size_t unit) {
-  policy_.use_blank(unit);
+void ResidencyModel::use_for_overwrite(size_t unit) {
+  policy_.use_for_overwrite(unit);
   if (units_[unit].resident.exchange(true)) return;
   units_[unit].memory = pool_.take(options_.part, units_[unit].bytes);
 }

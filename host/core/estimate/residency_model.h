@@ -40,7 +40,7 @@ class ResidencyModel {
 
   size_t add(uint64_t bytes, bool sticky);
   void use(size_t unit);
-  void use_blank(size_t unit);  // all of it will be written
+  void use_for_overwrite(size_t unit);  // all of it will be written
   void pin(size_t unit) { ++units_[unit].pins; }
   void unpin(size_t unit) { --units_[unit].pins; }
   void write(size_t unit) { units_[unit].written = true; }

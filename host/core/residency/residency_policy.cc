@@ -62,7 +62,7 @@ void ResidencyPolicy::use(size_t unit) {
   make_room(unit);
 }
 
-void ResidencyPolicy::use_blank(size_t unit) {
+void ResidencyPolicy::use_for_overwrite(size_t unit) {
   make_room(unit);
   units_[unit]->last_use = ++clock_;
   units_[unit]->used = true;
@@ -112,7 +112,7 @@ void ResidencyPolicy::end_of_pass() {
   expected_.clear();
 }
 
-void ResidencyPolicy::stop_fetching_ahead() {
+void ResidencyPolicy::stop_prefetching() {
   options_.prefetch = 0;
   expected_.clear();
 }

@@ -76,12 +76,12 @@ class ResidencyPolicy {
   // Notes a use, which the owner then fetches the unit for, and releases others to make room.
   void use(size_t unit);
   // The same for a use that is not learned, since fetching the unit ahead would gain nothing.
-  void use_blank(size_t unit);
+  void use_for_overwrite(size_t unit);
   // Units to fetch ahead, nearest first.
   const std::vector<size_t>& expected() const { return expected_; }
   // Ends a pass over the model: no unit is predicted to follow.
   void end_of_pass();
-  void stop_fetching_ahead();
+  void stop_prefetching();
   uint64_t order_hash() const { return order_.hash(); }
 
  private:

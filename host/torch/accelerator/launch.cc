@@ -34,14 +34,14 @@ using detail::LaunchedFunction;
 using detail::ObjectBytes;
 
 // Filled before main starts, and by libraries that are loaded later.
-struct Registry {
+struct LaunchFunctions {
   std::mutex mutex;
   std::map<std::string, LaunchedFunction> functions;
   std::map<void (*)(), std::string> names;
   std::string twice;  // a name that was given to two functions
 };
-Registry& registry() {
-  static Registry all;
+LaunchFunctions& launch_functions() {
+  static LaunchFunctions all;
   return all;
 }
 
@@ -53,12 +53,12 @@ Error usage(const std::string& subject, const std::string& problem, const std::s
 }
 
 LaunchedFunction function_of(const std::string& name) {
-  const std::lock_guard lock(registry().mutex);
-  const auto found = registry().functions.find(name);
-  if (found != registry().functions.end()) return found->second;
+  const std::lock_guard lock(launch_functions().mutex);
+  const auto found = launch_functions().functions.find(name);
+  if (found != launch_functions().functions.end()) return found->second;
   std::vector<std::string> known;
   std::string all;
-  for (const auto& [other, function] : registry().functions) {
+  for (const auto& [other, function] : launch_functions().functions) {
     known.push_back(other);
     all += (all.empty() ? "" : ", ") + other;
   }
@@ -229,16 +229,16 @@ std::optional<Error> outcome_of(const LaunchCall& call) {
 
 void detail::register_launchable(const std::string& name, void (*identity)(),
                                  LaunchedFunction function) {
-  Registry& all = registry();
+  LaunchFunctions& all = launch_functions();
   const std::lock_guard lock(all.mutex);
   if (!all.functions.emplace(name, std::move(function)).second) all.twice = name;
   all.names.emplace(identity, name);
 }
 
 std::string detail::launchable_name(void (*identity)()) {
-  const std::lock_guard lock(registry().mutex);
-  const auto found = registry().names.find(identity);
-  if (found != registry().names.end()) return found->second;
+  const std::lock_guard lock(launch_functions().mutex);
+  const auto found = launch_functions().names.find(identity);
+  if (found != launch_functions().names.end()) return found->second;
   throw usage("launch", "the function is not registered, so new processes could not find it",
               "register it at namespace scope: const coupler::Launchable "
               "launchable_train(\"train\", train);");
@@ -271,10 +271,10 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
                 fmt::format("launch: processes is {}", options.processes),
                 {.subject = "processes", .hint = "request at least one"});
   {
-    const std::lock_guard lock(registry().mutex);
-    if (!registry().twice.empty())
-      throw usage(registry().twice,
-                  fmt::format("two functions are registered as '{}'", registry().twice),
+    const std::lock_guard lock(launch_functions().mutex);
+    if (!launch_functions().twice.empty())
+      throw usage(launch_functions().twice,
+                  fmt::format("two functions are registered as '{}'", launch_functions().twice),
                   "give each its own name");
   }
   if (options.program.empty()) function_of(function);  // throws here rather than in each rank

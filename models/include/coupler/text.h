@@ -189,16 +189,16 @@ class SentenceEncoder {
   };
   static EncodingOptions read_encoding_options(const std::string& folder, int64_t positions);
   SentenceEncoder(Tokenizer tokenizer, std::shared_ptr<BertModel> model, DispatchedModel placed,
-                  EncodingOptions recipe)
+                  EncodingOptions encoding)
       : tokenizer_(std::move(tokenizer)),
         model_(std::move(model)),
         placed_(std::move(placed)),
-        recipe_(recipe) {}
+        encoding_(encoding) {}
 
   Tokenizer tokenizer_;
   std::shared_ptr<BertModel> model_;
   DispatchedModel placed_;
-  EncodingOptions recipe_;
+  EncodingOptions encoding_;
 };
 
 }  // namespace coupler
