@@ -11,17 +11,13 @@
 #include <new>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace plugin {
 
 struct Status {
-  Status(db_status code = DB_OK, std::string words = {}, uint32_t flags = 0)
-      : code(code), words(std::move(words)), flags(flags) {}
-
-  db_status code;
-  std::string words;
-  uint32_t flags;  // DB_ERROR_COMM_DEAD, DB_ERROR_RETRYABLE
+  db_status code = DB_OK;
+  std::string words = {};
+  uint32_t flags = 0;  // DB_ERROR_COMM_DEAD, DB_ERROR_RETRYABLE
 };
 
 inline void copy_text(char *to, uint64_t capacity, std::string_view text) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <type_traits>
 
 namespace coupler {
 namespace {
@@ -35,12 +36,18 @@ TEST(Schema, NamesOfVariables_AreUnambiguous) {
 }
 
 // Another value than the default, for any field of AcceleratorOptions.
-bool other(bool value) { return !value; }
-int64_t other(int64_t value) { return value + 8; }
-double other(double value) { return value + 0.5; }
-std::string other(const std::string& value) { return value + "a"; }
-std::chrono::nanoseconds other(std::chrono::nanoseconds value) { return value * 2; }
-std::vector<std::string> other(const std::vector<std::string>&) { return {"csv", "jsonl"}; }
+template <typename T>
+T other(const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return !value;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return value + "a";
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return {"csv", "jsonl"};
+  } else {
+    return value + T(8);
+  }
+}
 
 constexpr bool is_key_of_options(std::string_view key) {
   return key.starts_with("training.") || key.starts_with("communication.");
