@@ -135,7 +135,7 @@ void check_interface(const std::string& interface_or_address, const std::string&
 void check_own_address_and_port(const std::string& host, int port) {
   const auto found = look_up_host(host, port, deadline_after(kNameTimeout));
   if (!found.list) {
-    throw Error(ErrorCode::kUsage, fmt::format("unknown host '{}'", host),
+    throw Error(ErrorCode::kUsage, fmt::format("unknown host '{}': {}", host, found.failure),
                 {.subject = host, .hint = "give the first machine's address with --main-address"});
   }
   const int failure = try_bind(*found.list);
