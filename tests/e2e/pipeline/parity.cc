@@ -185,7 +185,7 @@ void summed_loss(Accelerator& accelerator) {
       accelerator, model, {.micro_batches = 3, .loss_reduction = coupler::LossReduction::kSum});
   const auto sum = [](const torch::Tensor& logits, const torch::Tensor& targets) {
     return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten(), {},
-                                     at::ReduceOp::Sum);
+                                     at::Reduction::Sum);
   };
   const auto [tokens, targets] = token_batch(0, 7);
   const double got = pipeline.train_step(tokens, targets, sum);

@@ -120,7 +120,7 @@ TEST_F(ProcessGuardTest, GuardThatIsDestroyed_LeavesTheFolder) {
   { const ProcessGuard guard(folder_); }
   std::this_thread::sleep_for(kWhile);
   EXPECT_TRUE(fs::exists(folder_ + "/below/file"));
-  EXPECT_TRUE(is_last_user(use_folder(folder_), Others::kLook));
+  EXPECT_TRUE(is_last_user(use_folder(folder_), WaitMode::kLook));
 }
 
 TEST_F(ProcessGuardTest, Release_KillsTheGroupAndRemovesTheFolder) {
@@ -153,7 +153,7 @@ TEST_F(ProcessGuardTest, FolderMadeAnew_IsNobodyElses) {
   const UniqueFd before = use_folder(folder_);
   fs::remove_all(folder_);
   fs::create_directory(folder_);
-  EXPECT_FALSE(is_last_user(before, Others::kLook));
+  EXPECT_FALSE(is_last_user(before, WaitMode::kLook));
 }
 
 TEST_F(ProcessGuardTest, LinkOrFile_IsNoFolderToUse) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "estimate/plan.h"
 #include "estimate/transformer.h"
 
 namespace coupler {
@@ -33,6 +34,31 @@ TEST(Settings, FastestFirst_DisksLast) {
     disk = setting.needs_disk;
   }
   EXPECT_EQ(known_settings({}, "/d").front().name, "replicate");
+}
+
+TEST(Settings, Known_AreThePresetsOfThePluginsThatAreFound) {
+  std::vector<std::string> names;
+  for (const Setting& setting : known_settings({}, "/d")) names.push_back(setting.name);
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "replicate", "ZeRO stage 1", "ZeRO stage 2", "fsdp shard_grad_op",
+                       "fsdp full_shard", "ZeRO stage 3", "ZeRO stage 3, optimizer on disk",
+                       "ZeRO stage 3, all on disk", "fsdp full_shard, all on disk"}));
+}
+
+TEST(Settings, EveryPreset_HasOptionsThatItsBackendTakes) {
+  LoggedModel model = model_with({"a.weight"});
+  model.parameters[0].dtype = DB_F32;
+  for (const char* use : {"fsdp", "deepspeed_like"}) {
+    BackendConfig config;
+    config.use = use;
+    std::string defaults;
+    for (const Setting& preset : presets_of(Plugin::load(config), "/d")) {
+      EXPECT_NO_THROW(plan_for(apply(preset, config), model, 0, 2)) << preset.name;
+      EXPECT_FALSE(preset.description.empty()) << preset.name;
+      if (preset.is_default) defaults += preset.name;
+    }
+    EXPECT_EQ(defaults, use == std::string("fsdp") ? "fsdp full_shard" : "ZeRO stage 2");
+  }
 }
 
 TEST(Settings, Apply_LeavesTheUsersOptionsAndDropsWhatTheSettingDecides) {

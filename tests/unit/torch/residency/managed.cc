@@ -80,7 +80,7 @@ void Managed::add_unit(const std::string& name,
     }
     parameter->tensor.set_data(make_managed(*managed, value.sizes(), type));
     put_intercept(parameter->tensor);
-    unit->homes.push_back(std::move(managed));
+    unit->storages.push_back(std::move(managed));
   }
   unit->bytes = values.size();
   memory.units.push_back(std::move(values));

@@ -173,8 +173,8 @@ TEST(Residency, SourceAgreesOnAnotherUnit_FilledFirst) {
   for (int i = 0; i < 2; ++i) {
     auto unit = std::make_unique<Unit>();
     unit->bytes = sizeof(float);
-    unit->homes.push_back(std::make_unique<ManagedStorage>());
-    parameters.push_back(make_managed(*unit->homes[0], {1}, at::kFloat));
+    unit->storages.push_back(std::make_unique<ManagedStorage>());
+    parameters.push_back(make_managed(*unit->storages[0], {1}, at::kFloat));
     put_intercept(parameters.back());
     const float value = static_cast<float>(i) + 1;
     const auto* const bytes = reinterpret_cast<const char*>(&value);
