@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "diffusion/parts.h"
 #include "json_file.h"
-#include "nets/attention.h"
 #include "nets/layers.h"
 
 namespace coupler::diffusion {

@@ -23,8 +23,9 @@
 #include <vector>
 
 #include "base/units.h"
-#include "diffusion/prompt_tokenizer.h"
+#include "base/text.h"
 #include "json_file.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace coupler::diffusion {
 
@@ -108,6 +109,74 @@ class PlacedPart {
   std::shared_ptr<Model> model_;
   std::optional<OffloadHook> hook_;
 };
+
+// Turns text into tokens for a CLIP text encoder, padded to its length. Immutable.
+class PromptTokenizer {
+ public:
+  // folder: has tokenizer.json, or CLIP's vocab.json and merges.txt. vocabulary: the model's size.
+  // Throws as Tokenizer::open does, and Error(kInvalidArgument) if the start or end token is not in
+  // the model's vocabulary, or the pad token is not in the tokenizer's.
+  PromptTokenizer(const std::string& folder, int64_t length, int64_t vocabulary);
+
+  // Exactly as many tokens as the model takes. Throws Error(kInvalidArgument) if the text has more;
+  // the message quotes what would be lost. what: "prompt", for the message.
+  std::vector<int64_t> tokens(const std::string& text, const char* what) const;
+
+ private:
+  Tokenizer tokenizer_;
+  size_t length_;
+  int64_t filler_;
+};
+
+// "pad_token": a string, or an object with "content". Defaults to CLIP's end token.
+std::string filler_of(const std::filesystem::path& folder) {
+  for (const char* const name : {"special_tokens_map.json", "tokenizer_config.json"}) {
+    const std::string path = (folder / name).string();
+    if (!std::filesystem::exists(path)) continue;
+    const nlohmann::json document = read_json_file(path, "save the tokenizer again");
+    const JsonObject keys(document, path);
+    if (!keys.has("pad_token")) continue;
+    return keys.raw("pad_token").is_object() ? keys.object("pad_token").text("content")
+                                             : keys.text("pad_token");
+  }
+  return kClipEnd;
+}
+
+PromptTokenizer::PromptTokenizer(const std::string& folder, int64_t length, int64_t vocabulary)
+    : tokenizer_(Tokenizer::open(folder)), length_(static_cast<size_t>(length)) {
+  const std::string filler = filler_of(folder);
+  const auto id = tokenizer_.id_of(filler);
+  if (!id)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: the pad token '{}' is not in the vocabulary", folder, for_message(filler)),
+        {.subject = "pad_token", .hint = "save the tokenizer again; this one is damaged"});
+  filler_ = *id;
+  for (const int64_t last : tokenizer_.encode("")) {
+    if (last < vocabulary) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: token {} is out of range; the text encoder has {} tokens", folder,
+                            last, vocabulary),
+                {.subject = folder, .hint = "use a folder whose parts belong to one model"});
+  }
+}
+
+std::vector<int64_t> PromptTokenizer::tokens(const std::string& text, const char* what) const {
+  std::vector<int64_t> ids = tokenizer_.encode(text);
+  if (ids.size() > length_) {
+    const std::vector<int64_t> plain = tokenizer_.encode(text, /*special=*/false);
+    const size_t room = length_ - (ids.size() - plain.size());
+    const std::string lost =
+        tokenizer_.decode({plain.begin() + static_cast<std::ptrdiff_t>(room), plain.end()});
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the {} has {} tokens, and the text encoder takes {}: '{}' would be "
+                            "lost",
+                            what, ids.size(), length_, for_message(lost)),
+                {.subject = what, .hint = "shorten it"});
+  }
+  ids.resize(length_, filler_);
+  return ids;
+}
 
 namespace fs = std::filesystem;
 

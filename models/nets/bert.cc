@@ -9,7 +9,6 @@
 
 #include "base/text.h"
 #include "json_file.h"
-#include "nets/attention.h"
 #include "nets/layers.h"
 
 namespace coupler {

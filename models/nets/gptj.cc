@@ -4,7 +4,6 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "json_file.h"
-#include "nets/attention.h"
 #include "nets/language_model.h"
 #include "nets/layers.h"
 

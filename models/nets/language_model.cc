@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "nets/attention.h"
+#include "nets/layers.h"
 
 namespace coupler {
 namespace {

@@ -1,19 +1,47 @@
 #include "nets/layers.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <coupler/error.h>
 #include <torch/nn/init.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <tuple>
 
 #include "base/text.h"
 #include "json_file.h"
 
 namespace coupler {
+namespace {
+
+// Llama 3.1's scaling: divides low frequencies, keeps high ones, and interpolates in between.
+at::Tensor stretched(const at::Tensor& frequencies, const JsonObject& rope) {
+  const double factor = rope.number("factor"), low = rope.number("low_freq_factor"),
+               high = rope.number("high_freq_factor"),
+               original = rope.number("original_max_position_embeddings");
+  const at::Tensor lengths = frequencies.reciprocal().mul(2 * std::numbers::pi);
+  const at::Tensor smooth = lengths.reciprocal().mul(original).sub(low).div(high - low);
+  const at::Tensor between =
+      frequencies.mul(smooth.neg().add(1.0)).div(factor).add(frequencies.mul(smooth));
+  const at::Tensor slow = at::where(lengths.gt(original / low), frequencies.div(factor), between);
+  return at::where(lengths.lt(original / high), frequencies, slow);
+}
+
+}  // namespace
 
 HeadImpl::HeadImpl(int64_t in, int64_t out, bool bias, const at::Tensor& tied) : Module("Head") {
   const bool own = !tied.defined();
@@ -45,6 +73,129 @@ Activation activation_of(const JsonObject& config, const char* key, const std::s
       ErrorCode::kUnsupported,
       config.where() + ": activation '" + for_message(name) + "' is not supported",
       {.subject = key, .hint = "use gelu_new, gelu_pytorch_tanh, quick_gelu, gelu, silu or relu"});
+}
+
+KeyValueCache::KeyValueCache(at::Tensor padding, int64_t room)
+    : padding_(std::move(padding)), capacity_(room) {}
+
+std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(size_t layer, const at::Tensor& key,
+                                                        const at::Tensor& value) {
+  if (layers_.size() <= layer) layers_.resize(layer + 1);
+  Layer& own = layers_[layer];
+  const int64_t tokens = key.size(2), all = length_ + tokens;
+  if (!own.key.defined() || own.key.size(2) < all) {
+    capacity_ = std::max(all, own.key.defined() ? 2 * own.key.size(2) : capacity_);
+    const auto grown = [&](const at::Tensor& before, const at::Tensor& like) {
+      at::Tensor memory =
+          at::empty({like.size(0), like.size(1), capacity_, like.size(3)}, like.options());
+      if (before.defined()) memory.narrow(2, 0, length_).copy_(before.narrow(2, 0, length_));
+      return memory;
+    };
+    own = {grown(own.key, key), grown(own.value, value)};
+  }
+  own.key.narrow(2, length_, tokens).copy_(key);
+  own.value.narrow(2, length_, tokens).copy_(value);
+  return {own.key.narrow(2, 0, all), own.value.narrow(2, 0, all)};
+}
+
+AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache) {
+  const int64_t seen = cache == nullptr ? 0 : cache->length();
+  const int64_t count = tokens.size(1), all = seen + count;
+  const at::TensorOptions whole = tokens.options().dtype(at::kLong);
+  AttentionPass pass;
+  pass.cache = cache;
+  pass.positions = at::arange(seen, all, whole);
+  const bool padded = cache != nullptr && cache->padding().defined();
+  if (padded) {
+    const at::Tensor padding = cache->padding().to(tokens.device()).unsqueeze(1);
+    // A padding token attends to itself, so that every row of scores has a value.
+    const at::Tensor keys = at::arange(all, whole), queries = pass.positions.unsqueeze(1);
+    const at::Tensor text = keys.unsqueeze(0).ge(padding).unsqueeze(1);  // [batch, 1, all]
+    pass.mask = text.logical_and(keys.le(queries)).logical_or(keys.eq(queries)).unsqueeze(1);
+    pass.positions = pass.positions.sub(padding).clamp_min(0);
+  } else if (seen > 0 && count > 1) {
+    pass.mask = at::arange(all, whole).le(pass.positions.unsqueeze(1)).unsqueeze(0).unsqueeze(0);
+  } else {
+    pass.causal = count > 1;
+  }
+  return pass;
+}
+
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+}
+
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const AttentionPass& pass, size_t layer) {
+  at::Tensor keys = key, values = value;
+  if (pass.cache != nullptr) std::tie(keys, values) = pass.cache->extend(layer, key, value);
+  const int64_t batch = query.size(0), heads = query.size(1), tokens = query.size(2),
+                size = query.size(3), groups = heads / keys.size(1);
+  std::optional<at::Tensor> mask;
+  if (pass.mask.defined()) mask = pass.mask.to(query.device());
+  at::Tensor asked = query;
+  const bool together = groups > 1 && tokens == 1;
+  if (together) {
+    // One token: the query heads that share a key head can be treated as tokens.
+    asked = query.reshape({batch, keys.size(1), groups, size});
+  } else if (groups > 1) {
+    keys = keys.repeat_interleave(groups, 1);
+    values = values.repeat_interleave(groups, 1);
+  }
+  at::Tensor seen =
+      at::scaled_dot_product_attention(asked, keys, values, mask, /*dropout_p=*/0.0, pass.causal);
+  if (together) return seen.reshape({batch, 1, heads * size});
+  return seen.transpose(1, 2).reshape({batch, tokens, heads * size});
+}
+
+at::Tensor rotary_frequencies(int64_t size, double base) {
+  const at::Tensor exponents = at::arange(0, size, 2, at::kFloat).div(double(size));
+  return at::pow(base, exponents).reciprocal();
+}
+
+at::Tensor rotary_frequencies(const JsonObject& config, int64_t size) {
+  auto rope = config.maybe_object("rope_parameters");
+  if (!rope) rope = config.maybe_object("rope_scaling");
+  const double base = rope ? rope->number("rope_theta", config.number("rope_theta", 10000.0))
+                           : config.number("rope_theta", 10000.0);
+  const at::Tensor frequencies = rotary_frequencies(size, base);
+  const std::string type =
+      rope ? rope->text("rope_type", rope->text("type", "default")) : "default";
+  if (type == "default") return frequencies;
+  if (type == "linear") return frequencies.div(rope->number("factor"));
+  if (type == "llama3") return stretched(frequencies, *rope);
+  throw Error(ErrorCode::kUnsupported,
+              rope->where() + ": rope_type '" + for_message(type) + "' is not supported",
+              {.subject = "rope_type", .hint = "use default, linear or llama3"});
+}
+
+RotaryEmbedding::RotaryEmbedding(const at::Tensor& positions, const at::Tensor& frequencies,
+                                 RotaryStyle style, at::ScalarType type)
+    : style_(style) {
+  const at::Tensor angles =
+      positions.to(at::kFloat)
+          .unsqueeze(-1)
+          .mul(frequencies.to(positions.device()));  // [batch?, tokens, size / 2]
+  at::Tensor twice =
+      style == RotaryStyle::kHalf ? at::cat({angles, angles}, -1) : angles.repeat_interleave(2, -1);
+  if (twice.dim() == 2) twice = twice.unsqueeze(0);
+  twice = twice.unsqueeze(1);
+  cosine_ = twice.cos().to(type);
+  sine_ = twice.sin().to(type);
+}
+
+at::Tensor RotaryEmbedding::rotate(const at::Tensor& x) const {
+  const int64_t size = cosine_.size(-1), rest = x.size(-1) - size;
+  const at::Tensor part = rest == 0 ? x : x.narrow(-1, 0, size);
+  at::Tensor other;
+  if (style_ == RotaryStyle::kHalf) {
+    other = at::cat({part.narrow(-1, size / 2, size / 2).neg(), part.narrow(-1, 0, size / 2)}, -1);
+  } else {
+    other =
+        at::stack({part.slice(-1, 1, size, 2).neg(), part.slice(-1, 0, size, 2)}, -1).flatten(-2);
+  }
+  at::Tensor result = part.mul(cosine_.to(x.device())).addcmul_(other, sine_.to(x.device()));
+  return rest == 0 ? result : at::cat({result, x.narrow(-1, size, rest)}, -1);
 }
 
 }  // namespace coupler

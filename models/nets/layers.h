@@ -1,7 +1,9 @@
-// Small modules that architectures share. Used by one thread.
+// What architectures are made of: small modules, attention with a key-value cache, and rotary
+// positions. Used by one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <coupler/language_model.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -31,5 +33,48 @@ torch::nn::LayerNorm layer_norm(int64_t width, double epsilon);
 // "gelu_new", "silu", … Throws Error(kUnsupported) with the key, the value and the supported ones.
 using Activation = at::Tensor (*)(const at::Tensor&);
 Activation activation_of(const JsonObject& config, const char* key, const std::string& otherwise);
+
+// Attention, and the state that all layers of a forward pass share.
+
+struct AttentionPass {
+  KeyValueCache* cache = nullptr;  // null: nothing is cached
+  at::Tensor positions;            // [tokens], or [batch, tokens] if rows are padded
+  at::Tensor mask;                 // [batch or 1, 1, tokens, all]; undefined: none is needed
+  bool causal = false;             // without a mask: tokens attend to themselves and earlier ones
+};
+
+AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache);
+
+// [batch, tokens, heads × size] to [batch, heads, tokens, size].
+at::Tensor split_heads(const at::Tensor& x, int64_t heads);
+
+// query: [batch, heads, tokens, size]; key and value likewise, with as many heads or fewer, each
+// shared by several query heads. Returns [batch, tokens, heads × size].
+at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const AttentionPass& pass, size_t layer);
+
+// Rotary positions: the sines and cosines of a forward pass, and the two ways to rotate by them.
+
+// LLaMA's frequencies, float [size / 2], from config.json's "rope_parameters" (or the older
+// "rope_scaling" and "rope_theta"). Throws Error(kUnsupported) for unsupported kinds.
+at::Tensor rotary_frequencies(const JsonObject& config, int64_t size);
+// Without scaling: base^(-2i / size).
+at::Tensor rotary_frequencies(int64_t size, double base);
+
+enum class RotaryStyle { kInterleaved, kHalf };  // pairs of coordinates: GPT-J's, LLaMA's
+
+class RotaryEmbedding {
+ public:
+  // positions: [tokens] or [batch, tokens].
+  RotaryEmbedding(const at::Tensor& positions, const at::Tensor& frequencies, RotaryStyle style,
+                  at::ScalarType type);
+  // x: [batch, heads, tokens, size]; rotates the first coordinates, twice as many as there are
+  // frequencies.
+  at::Tensor rotate(const at::Tensor& x) const;
+
+ private:
+  RotaryStyle style_;
+  at::Tensor cosine_, sine_;  // [batch or 1, 1, tokens, rotated]
+};
 
 }  // namespace coupler

@@ -10,7 +10,6 @@
 #include <algorithm>
 
 #include "json_file.h"
-#include "nets/attention.h"
 #include "nets/language_model.h"
 #include "nets/layers.h"
 

@@ -1,5 +1,6 @@
-// tokenizer.json's "pre_tokenizer": divides a text into the words that the model tokenizes.
-// Immutable; safe to use from any thread. Does not depend on LibTorch.
+// What tokenizer.json does to a text before its model: the "normalizer" changes it, and the
+// "pre_tokenizer" divides it into the words that the model tokenizes. Immutable; safe to use from
+// any thread. Do not depend on LibTorch.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,12 @@
 #include "json_file.h"
 
 namespace coupler {
+
+using Normalizer = std::function<std::string(std::string text)>;
+
+// description: tokenizer.json's; without one, texts stay as they are. Throws Error(kUnsupported),
+// listing the supported types, for any other type.
+Normalizer make_normalizer(const std::optional<JsonObject>& description);
 
 struct Word {
   std::string text;

@@ -1,7 +1,10 @@
-// Rejects unsupported parts of a tokenizer.json. Safe to call from any thread. Does not depend on
-// LibTorch.
+// What the parts of a tokenizer.json share: they reject what is not supported and read patterns. And
+// the same description made from CLIP's vocab.json and merges.txt, which Stable Diffusion has
+// instead. Plain functions; safe to call from any thread. Do not depend on LibTorch.
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "json_file.h"
@@ -12,14 +15,20 @@ namespace coupler {
 // Throws Error(kUnsupported): "FILE: normalizer: 'Precompiled' is not supported; supported: …".
 [[noreturn]] void refuse_kind(const JsonObject& description, const std::string& those_that_are);
 
-// The "pattern" of a part of tokenizer.json: {"String": "…"} or {"Regex": "…"}. Safe to call from
-// any thread. Does not depend on LibTorch.
-
-// Throws Error(kInvalidArgument) naming the part, if the pattern is missing or invalid.
+// The "pattern" of a part: {"String": "…"} or {"Regex": "…"}. Throws Error(kInvalidArgument) naming
+// the part, if the pattern is missing or invalid.
 inline unicode::Pattern pattern_of(const JsonObject& description) {
   const JsonObject pattern = description.object("pattern");
   if (pattern.has("String")) return unicode::Pattern::literal(pattern.text("String"));
   return unicode::Pattern::regex(pattern.text("Regex"), pattern.where());
 }
+
+// Marks the end of a text for CLIP.
+inline constexpr const char* kClipEnd = "<|endoftext|>";
+
+// The tokenizer.json that is equivalent to CLIP's files: lower-case words in byte-level BPE that end
+// with "</w>", between <|startoftext|> and <|endoftext|>. Nothing if a file is missing or the files
+// are another tokenizer's. Throws Error(kIo) and Error(kInvalidArgument) for damaged files.
+std::optional<nlohmann::json> read_clip_files(const std::string& folder);
 
 }  // namespace coupler
