@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "common/types.h"
+#include "common/op.h"
 
 namespace db {
 namespace {

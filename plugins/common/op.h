@@ -1,6 +1,6 @@
-// Op: one db_op after validation, with everything a transport needs: byte counts, offsets of the V
-// kinds, whether it is in-place, an absolute deadline. A plain value; the count arrays are borrowed
-// from the caller until keep_counts() copies them.
+// One operation. The ABI's enumerations: sizes and names of data types, reductions and kinds, and
+// which reduction is defined for which type. And Op: one db_op after validation, with everything a
+// transport needs. Plain values and pure functions; [any-thread].
 #pragma once
 
 #include <coupler/distributed_backend.h>
@@ -10,10 +10,27 @@
 #include <vector>
 
 #include "common/error.h"
-#include "common/types.h"
 
 namespace db {
 
+uint64_t dtype_size(db_dtype dtype);        // bytes; 0 for an invalid type
+const char* dtype_name(db_dtype dtype);     // "f32"; "dtype?" for an invalid type
+const char* reduce_name(db_reduce reduce);  // "sum"
+const char* kind_name(db_kind kind);        // "all_reduce"
+bool is_valid_kind(db_kind kind);
+bool is_reducing(db_kind kind);        // ALL_REDUCE, REDUCE, REDUCE_SCATTER(_V)
+bool is_rooted(db_kind kind);          // BROADCAST, REDUCE, GATHER, SCATTER
+bool is_point_to_point(db_kind kind);  // SEND, RECV
+bool is_floating(db_dtype dtype);      // f16, bf16, f32, f64 (fp8 types have no arithmetic)
+
+// Whether the ABI defines reduce for dtype (never for fp8 types).
+bool is_reducible(db_dtype dtype, db_reduce reduce);
+
+// The supports() score, 1 or 0, of a host-memory transport that implements every operation.
+int32_t host_supports(const db_op& op);
+
+// One db_op after validation: byte counts, offsets of the V kinds, whether it is in-place, an
+// absolute deadline. The count arrays are borrowed from the caller until keep_counts() copies them.
 struct Op {
   db_kind kind = 0;
   db_dtype dtype = 0;

@@ -1,8 +1,7 @@
 #include "common/reduce.h"
 
+#include "common/op.h"
 #include "common/reduce_kernels.h"
-#include "common/reduce_table.h"
-#include "common/types.h"
 
 namespace db {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/reduce_table.h"
+#include "common/reduce.h"
 
 namespace db {
 

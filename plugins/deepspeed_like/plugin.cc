@@ -1,19 +1,160 @@
-// The deepspeed_like backend's table. Its decisions are in settings.h (options) and plan.cc; all
-// communication is passed on to the base.
+// The deepspeed_like backend: its options under DeepSpeed's names, how it plans a model, and its
+// table. All communication is passed on to the base. Pure functions; [any-thread].
+#include <coupler/sharding.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "common/op.h"
+#include "common/options.h"
 #include "common/plan_builder.h"
 #include "common/sharding_communicator.h"
-#include "common/types.h"
-#include "common/units.h"
-#include "deepspeed_like/settings.h"
 
 namespace db::deepspeed_like {
-
-// How this backend plans a model. [any-thread]
-
 namespace {
+
+// Defaults that differ from DeepSpeed's are smaller: DeepSpeed's bound the temporary memory for
+// models with billions of parameters.
+constexpr db_option kOptions[] = {
+    i64_option("stage", 2,
+               "What is sharded: 0 nothing (everything is replicated), 1 the optimizer state, 2 "
+               "also the gradients, 3 also the parameters. DeepSpeed's default is 0."),
+    i64_option("reduce_bucket_size", 5000000,
+               "Elements whose gradients are reduced together; bounds the additional memory of a "
+               "step. With stage 0, the host chooses if this is not set. DeepSpeed's default is "
+               "500000000."),
+    i64_option("allgather_bucket_size", 500000000,
+               "Elements gathered together after a step with stages 1 and 2, if less than "
+               "reduce_bucket_size."),
+    string_option("overlap_comm", "auto",
+                  "Whether reductions overlap with backward, as a string: true, false, or auto, "
+                  "which measures. DeepSpeed's default is false, or true with stage 3."),
+    i64_option("stage3_prefetch_bucket_size", 1000000,
+               "Elements gathered ahead of use with stage 3, in whole units, at least one; "
+               "0: none. DeepSpeed's default is 50000000."),
+    i64_option("stage3_max_live_parameters", 0,
+               "Elements that a rank may hold gathered at a time with stage 3; 0: only those in "
+               "use or prefetched. DeepSpeed's default is 1000000000."),
+    i64_option("stage3_param_persistence_threshold", 10000,
+               "With stage 3, a parameter with fewer elements stays whole on every rank. "
+               "DeepSpeed's default is 100000."),
+    string_option("communication_data_type", "",
+                  "Data type in which gradients are communicated: bf16, f16, f32, f64; empty: the "
+                  "parameter's own."),
+    string_option("offload_optimizer.device", "none",
+                  "Where the optimizer state, and with stage 3 the gradients, are kept between "
+                  "steps: none (with the model), cpu, or nvme (a disk). Stages 1 to 3."),
+    string_option("offload_optimizer.nvme_path", "",
+                  "With nvme: a folder on that disk. The files in it are unnamed and disappear "
+                  "with the process."),
+    bool_option("offload_optimizer.pin_memory", false,
+                "With cpu: use page-locked memory, from which GPUs copy faster."),
+    i64_option("offload_optimizer.buffer_count", 4,
+               "With nvme: blocks read ahead, and as many waiting to be written. A block is a "
+               "rank's part of one unit: of its gradients, or of one state tensor."),
+    string_option("offload_param.device", "none",
+                  "Where a rank's parts of the parameters are kept while they are not in use: "
+                  "none, cpu, or nvme. Stage 3."),
+    string_option("offload_param.nvme_path", "", "Like offload_optimizer.nvme_path."),
+    bool_option("offload_param.pin_memory", false, "Like offload_optimizer.pin_memory."),
+    i64_option("offload_param.buffer_count", 5, "Like offload_optimizer.buffer_count."),
+};
+
+struct Settings {
+  int64_t stage = 2;
+  uint64_t bucket = 0;         // elements of a unit that stays whole on every rank
+  uint64_t reduce_bucket = 0;  // elements; 0: the host's choice
+  int32_t overlap = -1;
+  uint64_t prefetch = 0;  // elements
+  uint64_t live = 0;      // elements; 0: the minimum that works
+  uint64_t persistence_threshold = 0;
+  db_dtype reduce_dtype = 0;
+  PlannedOffloads offloads;
+};
+
+Failure read_stage(const Options& options, int64_t* stage) {
+  *stage = options.i64("stage");
+  if (*stage >= 0 && *stage <= 3) return {};
+  return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                       "option 'stage' is " + std::to_string(*stage) +
+                           "; valid: 0 (nothing is sharded), 1 (optimizer state), 2 "
+                           "(gradients too), 3 (parameters too)");
+}
+
+Failure read_overlap(const Options& options, int32_t* overlap) {
+  static constexpr int32_t kValues[] = {-1, 1, 0};
+  size_t word = 0;
+  Failure failure = read_word(options, "overlap_comm", {"auto", "true", "false"}, &word);
+  if (failure.ok()) *overlap = kValues[word];
+  return failure;
+}
+
+Failure read_sizes(const Options& options, Settings* settings) {
+  uint64_t reduce = 0;
+  uint64_t gather = 0;
+  const struct {
+    const char* key;
+    int64_t least;
+    uint64_t* target;
+  } sizes[] = {{"reduce_bucket_size", 1, &reduce},
+               {"allgather_bucket_size", 1, &gather},
+               {"stage3_prefetch_bucket_size", 0, &settings->prefetch},
+               {"stage3_max_live_parameters", 0, &settings->live},
+               {"stage3_param_persistence_threshold", 0, &settings->persistence_threshold}};
+  for (const auto& size : sizes) {
+    int64_t value = 0;
+    Failure failure = read_number(options, size.key, size.least, INT64_MAX, &value);
+    if (!failure.ok()) return failure;
+    *size.target = static_cast<uint64_t>(value);
+  }
+  settings->bucket = std::min(reduce, gather);
+  settings->reduce_bucket = options.given("reduce_bucket_size") ? reduce : 0;
+  return {};
+}
+
+Failure needs_stage(const char* key, int64_t least, int64_t stage) {
+  return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + std::string(key) + "' needs stage " +
+                                                    std::to_string(least) +
+                                                    (least < 3 ? " or more" : "") +
+                                                    ", but stage is " + std::to_string(stage));
+}
+
+Failure read_offloads(const Options& options, int64_t stage, PlannedOffloads* offloads) {
+  static constexpr OffloadKeys kOptimizer = {
+      "offload_optimizer.device", "offload_optimizer.nvme_path", "offload_optimizer.pin_memory",
+      "offload_optimizer.buffer_count"};
+  static constexpr OffloadKeys kParameters = {"offload_param.device", "offload_param.nvme_path",
+                                              "offload_param.pin_memory",
+                                              "offload_param.buffer_count"};
+  Failure failure = read_offload(options, kOptimizer, &offloads->optimizer);
+  if (failure.ok()) failure = read_offload(options, kParameters, &offloads->parameters);
+  if (!failure.ok()) return failure;
+  if (offloads->optimizer.place != DB_PLACE_STAY && stage < 1)
+    return needs_stage(kOptimizer.device, 1, stage);
+  if (offloads->parameters.place != DB_PLACE_STAY && stage < 3)
+    return needs_stage(kParameters.device, 3, stage);
+  return {};
+}
+
+// Every wrong value is DB_ERR_INVALID_ARGUMENT.
+Failure read_settings(const Options& options, Settings* settings) {
+  Failure failure = read_stage(options, &settings->stage);
+  if (failure.ok()) failure = read_sizes(options, settings);
+  if (failure.ok()) failure = read_overlap(options, &settings->overlap);
+  if (failure.ok())
+    failure = read_dtype(options, "communication_data_type", &settings->reduce_dtype);
+  if (failure.ok() && settings->stage == 0 && settings->reduce_dtype != 0)
+    return Failure::make(
+        DB_ERR_INVALID_ARGUMENT,
+        "option 'communication_data_type' has no effect with stage = 0; remove it, or set stage "
+        "to 1, 2 or 3");
+  if (failure.ok()) failure = read_offloads(options, settings->stage, &settings->offloads);
+  return failure;
+}
+
+// How this backend plans a model.
 
 class Planner {
  public:

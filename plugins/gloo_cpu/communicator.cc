@@ -1,5 +1,8 @@
-#include "gloo_cpu/communicator.h"
-
+// The communicator of this backend: the ABI's functions on top of a queue and its executor.
+// Thread rule: as tagged in distributed_backend.h.
+#include <dlfcn.h>
+#include <gloo/allreduce.h>
+#include <gloo/config.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -12,10 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/error.h"
+#include "common/op.h"
 #include "common/serial_queue.h"
-#include "common/types.h"
+#include "gloo_cpu/implementation.h"
 #include "gloo_cpu/operation_executor.h"
-#include "gloo_cpu/settings.h"
 
 namespace db::gloo_cpu {
 namespace {
@@ -272,8 +276,7 @@ Failure choose(const db_communicator_params& params, Setup* setup) {
   return {};
 }
 
-}  // namespace
-
+// DistributedBackend.create. Never throws.
 db_status create_communicator(const db_communicator_params* params, db_communicator** result,
                               db_error* error) {
   if (result != nullptr) *result = nullptr;
@@ -300,4 +303,23 @@ db_status create_communicator(const db_communicator_params* params, db_communica
   });
 }
 
+void describe(char* text, uint64_t capacity) {
+  Dl_info where{};
+  const auto address = reinterpret_cast<const void*>(&gloo::allreduce);
+  const char* const path =
+      dladdr(address, &where) != 0 && where.dli_fname != nullptr ? where.dli_fname : "?";
+  const std::string found = "libgloo " + std::to_string(GLOO_VERSION_MAJOR) + "." +
+                            std::to_string(GLOO_VERSION_MINOR) + "." +
+                            std::to_string(GLOO_VERSION_PATCH) + " (" + path + ")";
+  copy_text(text, capacity, found.c_str());
+}
+
+constexpr Implementation kImplementation = {create_communicator, describe};
+
+}  // namespace
+
 }  // namespace db::gloo_cpu
+
+extern "C" DB_EXPORT const db::gloo_cpu::Implementation* coupler_gloo_cpu_implementation() {
+  return &db::gloo_cpu::kImplementation;
+}

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "common/op.h"
-#include "gloo_cpu/listener.h"
+#include "gloo_cpu/endpoint.h"
 
 namespace db::gloo_cpu {
 namespace {

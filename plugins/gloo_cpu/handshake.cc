@@ -12,8 +12,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "gloo_cpu/listener.h"
-
 namespace db::gloo_cpu {
 namespace {
 

@@ -21,7 +21,6 @@
 
 #include "common/error.h"
 #include "gloo_cpu/implementation.h"
-#include "gloo_cpu/settings.h"
 
 namespace db::gloo_cpu {
 namespace {

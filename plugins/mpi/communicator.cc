@@ -4,8 +4,8 @@
 #include <string>
 #include <system_error>
 
+#include "mpi/collectives.h"
 #include "mpi/runtime.h"
-#include "mpi/types.h"
 #include "mpi/watchdog.h"
 
 namespace db::mpi {

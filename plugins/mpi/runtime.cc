@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "mpi/types.h"
+#include "mpi/collectives.h"
 #include "mpi/watchdog.h"
 
 namespace db::mpi {

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "common/op.h"
-#include "nccl/device.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
 
@@ -117,6 +116,17 @@ struct Identity {
   std::string gpu;      // machine and bus address
   std::string version;  // of NCCL
 };
+
+// The device's PCI bus address: equal for two ranks that were given the same device.
+Failure bus_address(int device, std::string* address) {
+  std::array<char, 64> text{};
+  const cudaError_t error =
+      cuda().DeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
+  if (error != cudaSuccess)
+    return cuda_failure(error, "getting the PCI address of CUDA device " + std::to_string(device));
+  *address = text.data();
+  return {};
+}
 
 Failure own_identity(int device, Identity* own) {
   std::string address;

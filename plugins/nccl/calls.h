@@ -1,13 +1,20 @@
-// The NCCL calls that make up one operation of the ABI. The caller holds the queue's lock; the
-// communicator's device must be current and the communicator ready for calls.
+// The operations of the ABI in terms of NCCL: which of them it supports, [any-thread], and the
+// calls that make up one. For these the caller holds the queue's lock; the communicator's device
+// must be current and the communicator ready for calls.
 #pragma once
+
+#include <coupler/distributed_backend.h>
 
 #include <vector>
 
 #include "common/op.h"
-#include "nccl/symbols.h"
+#include "nccl/library.h"
 
 namespace db::nccl {
+
+// The score for supports(): 2 for native NCCL operations, 1 for those made of several NCCL calls, 0
+// for what NCCL lacks (16-bit integers and bitwise operations can be moved but not reduced).
+int32_t score_of(const db_op& op);
 
 // The communicator and stream on which operations run.
 struct LaunchContext {

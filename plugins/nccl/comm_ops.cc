@@ -3,11 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "nccl/device.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
 #include "nccl/op_queue.h"
-#include "nccl/request.h"
 
 namespace db::nccl {
 namespace {

@@ -12,11 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "nccl/device.h"
+#include "nccl/calls.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
 #include "nccl/op_queue.h"
-#include "nccl/types.h"
 
 namespace db::nccl {
 namespace {
@@ -250,6 +249,28 @@ Communicator::Communicator(const Setup& chosen, std::unique_ptr<OpQueue> made)
     : db_communicator{sizeof(db_communicator), &kFunctions, made->rank(), made->size()},
       setup(chosen),
       queue(std::move(made)) {}
+
+std::string visible_devices() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible != nullptr ? std::string(" (CUDA_VISIBLE_DEVICES=") + visible + ")" : "";
+}
+
+// *device: the device that the host names; otherwise the one with this rank's number on its
+// machine, or the only visible one. Fewer devices than ranks are an error.
+Failure choose_device(const db_communicator_params& params, int* device) {
+  const int devices = libraries().devices;
+  const bool told = params.device_index >= 0;
+  *device = told ? params.device_index : params.local_rank;
+  // A launcher may have made only its own GPU visible to each rank.
+  if (!told && devices == 1) *device = 0;
+  if (*device >= 0 && *device < devices) return {};
+  return Failure::make(DB_ERR_INVALID_ARGUMENT,
+                       "nccl: rank " + std::to_string(params.rank) + " needs CUDA device " +
+                           std::to_string(*device) + ", but this process sees " +
+                           std::to_string(devices) + visible_devices() +
+                           ": fewer GPUs than ranks. Start at most " + std::to_string(devices) +
+                           " processes on this machine, make more GPUs visible, or use gloo_cpu");
+}
 
 }  // namespace
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/error.h"
-#include "nccl/symbols.h"
+#include "nccl/library.h"
 
 namespace db::nccl {
 

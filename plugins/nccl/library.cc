@@ -294,4 +294,15 @@ Failure check_single_nccl() {
                            "preferably LibTorch's");
 }
 
+OnDevice::OnDevice(int device) {
+  int current = -1;
+  if (cuda().GetDevice(&current) == cudaSuccess && current == device) return;
+  before_ = current;
+  cuda().SetDevice(device);
+}
+
+OnDevice::~OnDevice() {
+  if (before_ >= 0) cuda().SetDevice(before_);
+}
+
 }  // namespace db::nccl

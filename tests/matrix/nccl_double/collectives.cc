@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/op.h"
 #include "common/reduce.h"
-#include "common/types.h"
 
 namespace nccl_double {
 namespace {

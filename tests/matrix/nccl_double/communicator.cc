@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "common/types.h"
+#include "common/op.h"
 #include "stream.h"
 
 using nccl_double::Call;

@@ -10,8 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "common/reduce_table.h"
-#include "common/types.h"
+#include "common/op.h"
 
 namespace db {
 namespace {
