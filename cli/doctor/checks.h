@@ -43,7 +43,6 @@ Findings check_memory(const Config& config);
 Findings check_shared_memory(const Config& config);
 Findings check_limits(const Config& config);
 Findings check_folders(const Config& config);
-Findings check_leftovers();  // of killed jobs
 Findings check_clock(const std::string& root = "");
 Findings check_huge_pages(const std::string& root = "");
 Findings check_frequency(const std::string& root = "");
