@@ -18,7 +18,7 @@
 
 #include "activations/activation_offload.h"
 #include "device/device_memory.h"
-#include "precision/autocast.h"
+#include "precision/precision.h"
 #include "strategy/gradient_hooks.h"
 
 namespace coupler {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "empty_weights/recording.h"
-#include "precision/autocast.h"
+#include "precision/precision.h"
 #include "residency/autograd_node.h"
 
 namespace coupler {

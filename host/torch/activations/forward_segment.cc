@@ -12,7 +12,7 @@
 #include "activations/activation_offload.h"
 #include "activations/forward_recorder.h"
 #include "empty_weights/recording.h"
-#include "precision/autocast.h"
+#include "precision/precision.h"
 
 namespace coupler {
 namespace {

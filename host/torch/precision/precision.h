@@ -1,9 +1,10 @@
 // What training.mixed_precision does on a device: whether it is supported, and what runs in which
-// type. [any-thread]
+// type; and the calling thread's autocast. [any-thread]
 #pragma once
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
+#include <coupler/autocast.h>
 
 #include <optional>
 #include <string>
@@ -30,5 +31,9 @@ std::string describe_types(const std::string& model, const ModelTypes& types,
 
 // Drops autocast's cached copies of parameters, whose values have changed.
 void drop_cast_copies();
+
+// The calling thread's autocast settings, to be applied again elsewhere. The cast cache is off: a
+// copy cast without a graph must not be reused while one is recorded.
+AutocastSettings autocast_now();
 
 }  // namespace coupler

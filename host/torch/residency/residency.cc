@@ -1,5 +1,6 @@
 #include "residency/residency.h"
 
+#include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include "base/units.h"
 #include "device/device.h"
 #include "device/device_memory.h"
+#include "residency/intercept.h"
 
 namespace coupler {
 namespace {
@@ -293,5 +295,39 @@ void Residency::stop_prefetching() {
 }
 
 void Residency::store(Unit& unit) { source_->store(unit.index, unit.memory.data()); }
+
+struct FullParameters::State {
+  std::vector<Unit*> units;  // pinned
+  bool writeback = false;
+
+  ~State() {
+    for (Unit* unit : units) {
+      if (writeback) unit->residency->store(*unit);
+      unit->writable.fetch_sub(1);
+      Residency::unpin(*unit);
+      // Other ranks own the rest of the unit; the next use gathers what they stored.
+      unit->residency->release(*unit);
+    }
+  }
+};
+
+FullParameters::FullParameters(const std::vector<at::Tensor>& parameters, bool writeback)
+    : state_(std::make_unique<State>()) {
+  state_->writeback = writeback;
+  for (const at::Tensor& parameter : parameters) {
+    const ManagedStorage* const managed = managed_storage_of(parameter);
+    if (managed == nullptr) continue;
+    Unit* const unit = managed->unit;
+    if (std::find(state_->units.begin(), state_->units.end(), unit) != state_->units.end()) {
+      continue;
+    }
+    unit->residency->use(*unit);
+    unit->writable.fetch_add(1);
+    state_->units.push_back(unit);
+  }
+}
+
+FullParameters::FullParameters(FullParameters&&) noexcept = default;
+FullParameters::~FullParameters() = default;
 
 }  // namespace coupler
