@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/units.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "json_file.h"
 #include "tokenizer/tokenizer_json.h"
 

@@ -1,35 +1,37 @@
-// Models opened from folders that transformers wrote: their dtype and the placement of their weights, text
-// generation with a language model, and sentence embeddings.
-#include <coupler/model_config.h>
-#include <coupler/text.h>
-#include <functional>
+// Models opened from folders that transformers wrote: their dtype and the placement of their
+// weights, text generation with a language model, and sentence embeddings.
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
-#include <coupler/error.h>
-#include <fmt/format.h>
-#include <filesystem>
-#include <unordered_set>
-#include <utility>
-#include "base/durable_file.h"
-#include "base/units.h"
-#include "tensors/safetensors.h"
-#include "weights/write_weights.h"
 #include <coupler/empty_weights.h>
+#include <coupler/error.h>
+#include <coupler/model_config.h>
+#include <coupler/text.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
-#include "base/text.h"
-#include <ATen/ops/empty.h>
 #include <limits>
 #include <numeric>
+#include <unordered_set>
+#include <utility>
+
+#include "base/durable_file.h"
+#include "base/text.h"
+#include "base/units.h"
 #include "json_file.h"
 #include "nets/bert.h"
+#include "tensors/safetensors.h"
+#include "weights/write_weights.h"
 
 namespace coupler {
 namespace {
@@ -132,14 +134,14 @@ DispatchedModel load_pretrained(torch::nn::Module& model, const std::string& fol
 
 // The files of tokenizers and of generation settings.
 constexpr const char* kCopied[] = {"tokenizer.json",
-                                  "tokenizer_config.json",
-                                  "special_tokens_map.json",
-                                  "added_tokens.json",
-                                  "vocab.json",
-                                  "merges.txt",
-                                  "tokenizer.model",
-                                  "chat_template.jinja",
-                                  "generation_config.json"};
+                                   "tokenizer_config.json",
+                                   "special_tokens_map.json",
+                                   "added_tokens.json",
+                                   "vocab.json",
+                                   "merges.txt",
+                                   "tokenizer.model",
+                                   "chat_template.jinja",
+                                   "generation_config.json"};
 
 constexpr const char* kFolder =
     "use a folder saved by sentence-transformers: tokenizer.json, config.json, weights";

@@ -1,5 +1,5 @@
-// What the parts of a tokenizer.json share: they reject what is not supported and read patterns. And
-// the same description made from CLIP's vocab.json and merges.txt, which Stable Diffusion has
+// What the parts of a tokenizer.json share: they reject what is not supported and read patterns.
+// And the same description made from CLIP's vocab.json and merges.txt, which Stable Diffusion has
 // instead. Plain functions; safe to call from any thread. Do not depend on LibTorch.
 #pragma once
 
@@ -26,9 +26,9 @@ inline unicode::Pattern pattern_of(const JsonObject& description) {
 // Marks the end of a text for CLIP.
 inline constexpr const char* kClipEnd = "<|endoftext|>";
 
-// The tokenizer.json that is equivalent to CLIP's files: lower-case words in byte-level BPE that end
-// with "</w>", between <|startoftext|> and <|endoftext|>. Nothing if a file is missing or the files
-// are another tokenizer's. Throws Error(kIo) and Error(kInvalidArgument) for damaged files.
+// The tokenizer.json that is equivalent to CLIP's files: lower-case words in byte-level BPE that
+// end with "</w>", between <|startoftext|> and <|endoftext|>. Nothing if a file is missing or the
+// files are another tokenizer's. Throws Error(kIo) and Error(kInvalidArgument) for damaged files.
 std::optional<nlohmann::json> read_clip_files(const std::string& folder);
 
 }  // namespace coupler
