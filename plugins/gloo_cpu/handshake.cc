@@ -190,7 +190,6 @@ Handshake::State Handshake::step() {
       const Bytes32 expected = keyed_hash("accepts");
       if (answer.magic != kMagic ||
           CRYPTO_memcmp(expected.data(), answer.proof.data(), expected.size()) != 0) {
-        wrong_proof_ = true;
         return fail(
             "the process that answered does not hold this job's secret, or a proxy or address "
             "translation between the ranks changes their addresses");
@@ -205,7 +204,6 @@ Handshake::State Handshake::step() {
       if (!take(given.data(), given.size())) return State::kUnderWay;
       const Bytes32 expected = keyed_hash("connects");
       if (CRYPTO_memcmp(expected.data(), given.data(), expected.size()) != 0) {
-        wrong_proof_ = true;
         return fail("a connection without this job's secret");
       }
       put(&kWelcome, sizeof kWelcome);

@@ -60,7 +60,6 @@ class Handshake {
   // After kFailed.
   const std::string& problem() const { return problem_; }
   bool is_refused() const { return refused_; }  // nothing listens at the address
-  bool proof_was_wrong() const { return wrong_proof_; }
 
  private:
   enum class Step { kConnecting, kHello, kAnswer, kProof, kWelcome, kDone };  // the next to arrive
@@ -87,7 +86,6 @@ class Handshake {
   Protect peer_protect_ = Protect::kNone;
   std::string in_, out_;
   bool refused_ = false;
-  bool wrong_proof_ = false;
   std::string problem_, mismatch_;
 };
 

@@ -23,7 +23,6 @@ namespace coupler {
 struct PackedLayout {
   static constexpr int64_t kBlock = 32;      // 4-bit weights packed together
   static constexpr size_t kAlignment = 64;   // of the start of each part, within the whole
-  static constexpr int64_t kMaxGroup = 256;  // groups are 32, 64, 128 or 256
 
   int bits = 8;  // or 4
   int64_t rows = 0, columns = 0;

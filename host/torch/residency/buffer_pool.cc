@@ -27,7 +27,6 @@ void MemoryBudget::start(uint64_t limit, uint64_t base, int rank) {
   if (!on()) {
     base_ = base;
     held_ = base;
-    most_ = base;
   }
   limit_ = limit;
 }
@@ -45,9 +44,6 @@ void MemoryBudget::take(MemoryPart part, size_t bytes) {
   }
   parts_[static_cast<size_t>(part)].fetch_add(static_cast<int64_t>(bytes),
                                               std::memory_order_relaxed);
-  uint64_t most = most_.load(std::memory_order_relaxed);
-  while (held > most && !most_.compare_exchange_weak(most, held, std::memory_order_relaxed)) {
-  }
 }
 
 void MemoryBudget::note_more(MemoryPart part, size_t bytes) noexcept {

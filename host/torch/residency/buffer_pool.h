@@ -37,7 +37,6 @@ class MemoryBudget {
   bool on() const { return limit_.load(std::memory_order_relaxed) != 0; }
   uint64_t limit() const { return limit_; }
   uint64_t held() const { return held_; }  // base included
-  uint64_t peak_held() const { return most_; }
 
   // For the error message: what is known about the tensors, and what would need less memory.
   void expect(std::string known, std::string hint);
@@ -53,7 +52,7 @@ class MemoryBudget {
  private:
   [[noreturn]] void refuse(MemoryPart part, size_t bytes) const;
 
-  std::atomic<uint64_t> limit_{0}, held_{0}, most_{0};
+  std::atomic<uint64_t> limit_{0}, held_{0};
   std::array<std::atomic<int64_t>, 2> parts_{};
   std::atomic<uint64_t> base_{0};
   int rank_ = 0;
