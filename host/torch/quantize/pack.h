@@ -21,8 +21,8 @@ namespace coupler {
 // Unlike ATen's packing, which depends on the vector units of the machine, the bytes are the same
 // everywhere, so that a file of them can be read on another machine. All values are little-endian.
 struct PackedLayout {
-  static constexpr int64_t kBlock = 32;      // 4-bit weights packed together
-  static constexpr size_t kAlignment = 64;   // of the start of each part, within the whole
+  static constexpr int64_t kBlock = 32;     // 4-bit weights packed together
+  static constexpr size_t kAlignment = 64;  // of the start of each part, within the whole
 
   int bits = 8;  // or 4
   int64_t rows = 0, columns = 0;

@@ -131,10 +131,10 @@ class Ddim {
  private:
   enum class Prediction { kEpsilon, kSample, kVelocity };
   Prediction prediction_ = Prediction::kEpsilon;
-  int64_t stride_ = 1;        // of timesteps between two steps
+  int64_t stride_ = 1;                  // of timesteps between two steps
   std::vector<double> alphas_cumprod_;  // share of the image at each timestep (cumulative alphas)
   double final_alpha_cumprod_ = 1;      // after the last step
-  double clip_ = 0;           // bound of the image's values; 0: they are not clipped
+  double clip_ = 0;                     // bound of the image's values; 0: they are not clipped
   std::vector<int64_t> timesteps_;
 };
 
