@@ -35,7 +35,7 @@ std::string archive_bytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::string error_of(const std::function<void()>& action, ErrorCode code) {
+std::string archive_error_of(const std::function<void()>& action, ErrorCode code) {
   try {
     action();
   } catch (const Error& error) {
@@ -49,7 +49,7 @@ std::string error_of(const std::function<void()>& action, ErrorCode code) {
 
 // The message of the error from opening a fixture, without its folder.
 std::string archive_refusal(const std::string& name, ErrorCode code = ErrorCode::kIo) {
-  std::string message = error_of([&] { TorchArchive::open(archive_path(name)); }, code);
+  std::string message = archive_error_of([&] { TorchArchive::open(archive_path(name)); }, code);
   const size_t at = message.find(archive_path(""));
   return at == std::string::npos ? message : message.erase(at, archive_path("").size());
 }
@@ -58,7 +58,8 @@ std::string archive_refusal(const std::string& name, ErrorCode code = ErrorCode:
 std::string bytes_refusal(const std::string& bytes, ErrorCode code = ErrorCode::kIo) {
   // An exact-size heap copy, so that the address sanitizer detects reads past the end.
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());
-  return error_of([&] { TorchArchive(exact.data(), exact.size(), "m.pt").tensors(); }, code);
+  return archive_error_of([&] { TorchArchive(exact.data(), exact.size(), "m.pt").tensors(); },
+                          code);
 }
 
 std::string line(const TorchTensor& tensor) {
@@ -172,12 +173,13 @@ TEST(TorchArchive_Walk, OfAnOptimizersState_FindsItsTensorsAndNumbers) {
   EXPECT_EQ(line(step), "step F32 [] by [] at 0 of 0");
   EXPECT_EQ(values<float>(archive, step), (std::vector<float>{1}));
   EXPECT_EQ(archive.tensors(*first).size(), 3u);
-  EXPECT_EQ(error_of([&] { archive.tensors(); }, ErrorCode::kIo),
+  EXPECT_EQ(archive_error_of([&] { archive.tensors(); }, ErrorCode::kIo),
             archive_path("optimizer.bin") +
                 ": it is not a state dict: 'state' is a dictionary, not a tensor");
-  EXPECT_EQ(error_of([&] { archive.tensors(*archive.root().find("state")); }, ErrorCode::kIo),
-            archive_path("optimizer.bin") +
-                ": it is not a state dict: an integer where a tensor's name is expected");
+  EXPECT_EQ(
+      archive_error_of([&] { archive.tensors(*archive.root().find("state")); }, ErrorCode::kIo),
+      archive_path("optimizer.bin") +
+          ": it is not a state dict: an integer where a tensor's name is expected");
 }
 
 TEST(TorchArchive_Walk, OfASchedulersState_FindsItsNumbers) {
@@ -254,11 +256,12 @@ TEST(TorchArchive_Refusals, OfWhatCannotBeRepresented_SayWhy) {
   EXPECT_NE(archive_refusal("big_number.pt").find("an integer of 9 bytes"), std::string::npos);
   EXPECT_EQ(archive_refusal("itself.pt"), "itself.pt: its pickle: a container holds itself");
   EXPECT_EQ(
-      error_of([] { TorchArchive::open(archive_path("complex128.pt")).tensors(); },
-               ErrorCode::kUnsupported),
+      archive_error_of([] { TorchArchive::open(archive_path("complex128.pt")).tensors(); },
+                       ErrorCode::kUnsupported),
       archive_path("complex128.pt") + ": tensor 'w': its type torch.complex128 is not supported");
   EXPECT_EQ(
-      error_of([] { TorchArchive::open(archive_path("expanded.pt")).tensors(); }, ErrorCode::kIo),
+      archive_error_of([] { TorchArchive::open(archive_path("expanded.pt")).tensors(); },
+                       ErrorCode::kIo),
       archive_path("expanded.pt") +
           ": tensor 'w': it has 1000 elements, more than its storage, which is not supported: call "
           "contiguous() before saving it");
@@ -385,7 +388,7 @@ TEST(TorchArchive_Checksums, OfTensors_AreComparedOnRequest) {
   bytes[bytes.find("abcdef")] = 'A';
   const TorchArchive archive(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "m.pt");
   EXPECT_EQ(archive.tensors().size(), 1u);
-  EXPECT_NE(error_of([&] { archive.verify(); }, ErrorCode::kIo)
+  EXPECT_NE(archive_error_of([&] { archive.verify(); }, ErrorCode::kIo)
                 .find("m.pt: entry 'm/data/0': its checksum is "),
             std::string::npos);
 }
