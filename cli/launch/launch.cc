@@ -205,7 +205,7 @@ int start_local(LaunchPlan& plan) {
     refuse_mpi(plan, "a `coupler launch` on each machine");
   }
   if (needs_mpirun) {
-    return start_with_shims(plan, find_open_mpi());
+    return start_with_shims(plan, find_open_mpi(plan.config.backend.use));
   }
   if (only_described(plan, {"", plan.arguments, {}, true})) {
     return 0;

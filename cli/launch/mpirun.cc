@@ -64,14 +64,15 @@ void set_meeting_place(const LaunchPlan& plan, Variables& added) {
 
 }  // namespace
 
-Mpirun find_open_mpi() {
+Mpirun find_open_mpi(const std::string& backend) {
   // Debian installs several MPIs in parallel, so try Open MPI's own name first.
   for (const char* name : {"mpirun.openmpi", "mpirun"}) {
     if (auto found = find_in_path(name); !found.empty()) {
       return {std::move(found), Mpirun::Kind::kOpenMpi};
     }
   }
-  throw Error(ErrorCode::kPlugin, "the backend needs mpirun, which is not installed",
+  throw Error(ErrorCode::kPlugin,
+              fmt::format("backend.use = \"{}\" needs mpirun, which is not installed", backend),
               {.subject = "mpirun",
                .hint = "run apt-get install openmpi-bin (or add its folder to PATH), or let "
                        "Coupler choose another backend: -o backend.use=auto"});

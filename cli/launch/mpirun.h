@@ -16,8 +16,9 @@ struct Mpirun {
   Kind kind = Kind::kOpenMpi;
 };
 
-// Open MPI's mpirun, for a backend that needs it. Throws Error(kPlugin) if there is none.
-Mpirun find_open_mpi();
+// Open MPI's mpirun, for a backend that needs it. Throws Error(kPlugin) naming the backend if there
+// is none.
+Mpirun find_open_mpi(const std::string& backend);
 
 // For --via mpirun: the first in PATH; if the backend needs an MPI launch, Open MPI's is preferred.
 // Throws Error(kUsage) if there is none, or it is of neither kind.

@@ -176,7 +176,7 @@ TEST(Options, OffloadOfReplicas_OverAModelThatIsDivided_NamesTheOptionsInstead) 
   expect_says(run(zero(1), "divided", "losses_of_twenty_steps", 2,
                   {"-o", "memory.offload_optimizer_device=cpu"}),
               {"memory.offload_optimizer_device is \"cpu\"", "the backend shards the model",
-               "backend.deepspeed_like.offload_optimizer.device"});
+               "coupler config keys deepspeed_like"});
 }
 
 TEST(Options, OffloadOfReplicas_WithoutAFolder_NamesTheKey) {
@@ -205,7 +205,8 @@ TEST(Bases, BaseThatShards_IsRefused) {
 }
 
 TEST(Bases, BaseWithoutReduceScatter_IsNamedWithWhatItLacks) {
-  refused(fsdp({}, NO_SCATTER), {"'fsdp'", "reduce_scatter", "backend.fsdp.base", "gloo_cpu"});
+  refused(fsdp({}, NO_SCATTER),
+          {"'fsdp'", "reduce_scatter", "backend.fsdp.base", "coupler plugins --matrix"});
   refused(zero(1, NO_SCATTER), {"'deepspeed_like'", "reduce_scatter"});
 }
 

@@ -69,7 +69,7 @@ TEST(Launch, MpirunNotInstalled_ExitsWith3_NamingThePackage) {
   const auto result = run_coupler(launch(2, {"/bin/true"}, "mpi"), {{"PATH", ""}});
   EXPECT_EQ(result.code, 3);
   EXPECT_SAYS(result.error, "openmpi-bin");
-  EXPECT_SAYS(result.error, "gloo_cpu");
+  EXPECT_SAYS(result.error, "backend.use=auto");
 }
 
 TEST(Launch, RankVariablesOfAnotherLauncher_EndInAnError_NamingBoth) {

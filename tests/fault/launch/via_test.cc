@@ -157,7 +157,7 @@ TEST(ViaTorchrun, BackendMpi_IsRefused_NamingTheWay) {
       run_coupler({"launch", "--via", "torchrun", "-o", "backend.use=mpi", "-n", "2", "/bin/true"},
                   fakes.path());
   EXPECT_EQ(result.code, 2);
-  EXPECT_SAYS(result.error, "only Open MPI's mpirun can start, not torchrun");
+  EXPECT_SAYS(result.error, "only Open MPI's mpirun can start its processes, not torchrun");
   EXPECT_SAYS(result.error, "--via mpirun");
 }
 
