@@ -9,6 +9,7 @@
 #include "json_file.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
 
