@@ -214,7 +214,6 @@ QuestionInput::QuestionInput() {
 QuestionInput::~QuestionInput() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
 QuestionInput::Event QuestionInput::next(int milliseconds) {
-  using Kind = Event::Kind;
   while (given_ == ready_.size()) {
     pollfd sources[] = {{signals_.get(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
     const int count = ::poll(sources, 2, milliseconds);
@@ -251,7 +250,6 @@ constexpr size_t kLongestAnswer = 4096;
 }  // namespace
 
 std::string Prompter::read_line(const std::string& question) {
-  using Kind = QuestionInput::Event::Kind;
   std::string line;
   while (true) {
     const auto event = input_.next();

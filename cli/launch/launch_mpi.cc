@@ -9,8 +9,8 @@
 
 #include "cli/launch/job_end.h"
 #include "cli/launch/job_host.h"
-#include "cli/launch/launch_modes.h"
 #include "cli/launch/mpi_folder.h"
+#include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_environment.h"
 #include "cli/launch/rank_exit.h"

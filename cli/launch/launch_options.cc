@@ -177,12 +177,11 @@ std::vector<Option> launch_options() {
 
 LaunchOptions read_launch_options(const Arguments& arguments) {
   LaunchOptions options;
-  for (const auto& [option, value, as_written] : arguments.given) {
+  for (const Arguments::Given& given : arguments.given) {
     for (const auto* table : {&own_launch_options(), &accelerate_options()}) {
-      const auto found = std::find_if(table->begin(), table->end(), [&](const LaunchOption& one) {
-        return one.option.spec == option.spec;
-      });
-      if (found != table->end()) found->apply(options, value, as_written);
+      for (const LaunchOption& one : *table) {
+        if (one.option.spec == given.option.spec) one.apply(options, given.value, given.as_written);
+      }
     }
   }
   options.program = arguments.program;
