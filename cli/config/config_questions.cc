@@ -50,9 +50,9 @@ std::vector<Choice> backend_choices(const MachineInfo& info) {
 // A wrapper's own presets, and its base.
 void ask_about_wrapper(Prompter& ask, ConfigDraft& draft, const std::string& use,
                        const MachineInfo& info) {
-  BackendConfig backend;
-  backend.use = use;
-  std::vector<Setting> presets = presets_of(Plugin::load(backend), "");
+  BackendConfig wrapper;
+  wrapper.use = use;
+  std::vector<Setting> presets = presets_of(Plugin::load(wrapper), "");
   std::erase_if(presets, [](const Setting& preset) { return preset.needs_disk; });
   std::vector<Choice> choices;
   size_t first = 0;
