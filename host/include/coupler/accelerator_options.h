@@ -1,4 +1,4 @@
-// Options of the Accelerator. AcceleratorOptions: settings given in code. A field that is set
+// AcceleratorOptions: settings given in code. A field that is set
 // overrides only the setting's default; the configuration file, the environment and the command
 // line override the field. A plain value type; `coupler config --explain` describes each setting.
 //

@@ -64,13 +64,6 @@ class MapDevice {
   int index_;
 };
 
-// MaxMemory: how much of a model each device may hold. A value; any thread.
-//
-//   coupler::MaxMemory memory = {{0, "10GiB"}, {1, "10GB"}, {"cpu", "30GiB"}};
-//
-// A device that is not named gets nothing, except the disk, which holds the remainder without a
-// limit, whether named or not.
-
 // A number of bytes, given as a number or a string: "10GiB" is 10 × 1024³, "10GB" 10 × 1000³.
 // Throws Error(kInvalidArgument) below 0 and for other strings, including "10Gb", which could mean
 // bits.
@@ -92,6 +85,12 @@ class ByteCount {
   uint64_t bytes_;
 };
 
+// MaxMemory: how much of a model each device may hold. A value; any thread.
+//
+//   coupler::MaxMemory memory = {{0, "10GiB"}, {1, "10GB"}, {"cpu", "30GiB"}};
+//
+// A device that is not named gets nothing, except the disk, which holds the remainder without a
+// limit, whether named or not.
 class MaxMemory {
  public:
   MaxMemory() = default;

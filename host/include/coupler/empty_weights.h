@@ -79,7 +79,12 @@ class InitOnDevice {
 }  // namespace coupler
 
 namespace torch::jit {
-// summon_full_parameters: makes the full parameters of a prepared model readable and writable while
+struct Module;
+}  // namespace torch::jit
+
+namespace coupler {
+
+// FullParameters: makes the full parameters of a prepared model readable and writable while
 // a scope is alive. Outside of it, a backend that shards parameters gathers each one only for the
 // operation that needs it, so writes would be lost and pointers would dangle. With a backend that
 // does not shard, the scope does nothing and costs nothing.
@@ -88,11 +93,7 @@ namespace torch::jit {
 //     auto scope = coupler::summon_full_parameters(net);
 //     torch::nn::init::xavier_uniform_(net->head->weight);  // the same on every rank
 //   }
-struct Module;
-}  // namespace torch::jit
-
-namespace coupler {
-
+//
 // Collective: every rank creates and destroys it at the same point, and takes no optimizer step
 // meanwhile. All of the model's parameters take memory at once. Throws Error naming the unit and
 // the cause if parameters cannot be gathered.

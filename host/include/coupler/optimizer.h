@@ -1,4 +1,4 @@
-// Optimizers and learning-rate schedules. Optimizer: the prepared form of a torch::optim optimizer,
+// Optimizer: the prepared form of a torch::optim optimizer,
 // created by Accelerator::prepare. A cheap, copyable handle; used by the training thread. The
 // original torch optimizer still owns parameter groups and options (learning-rate schedulers keep
 // working on it) and must outlive the handle.
@@ -17,6 +17,20 @@
 
 namespace coupler {
 
+// What counts as one step of a schedule.
+enum class StepUnit {
+  kOptimizerSteps,  // a step taken by an optimizer: independent of the world size
+  kProcessSteps,    // as in Accelerate: an optimizer step counts once per process
+  kEpochs,          // a call of Scheduler::step, even if the last step was skipped
+};
+
+// For the functions that create a Schedule; steps are counted in `unit`.
+struct ScheduleOptions {
+  int64_t warmup_steps = 0;  // during which the rate rises from 0
+  int64_t total_steps = 0;   // after which the rate no longer changes; not needed for constant
+  StepUnit unit = StepUnit::kOptimizerSteps;  // of both
+};
+
 // Schedule: the learning rate as a function of the number of steps: constant, linear, cosine or
 // polynomial, each with a warm-up, or any function. Plain data; Accelerator::prepare turns it into
 // a coupler::Scheduler, which applies it.
@@ -34,21 +48,6 @@ namespace coupler {
 // They differ from transformers in two ways: after t, every rate stays at its value at t (a cosine
 // in transformers rises again), and the polynomial uses each group's own base (transformers uses
 // the optimizer's default).
-
-// What counts as one step of a schedule.
-enum class StepUnit {
-  kOptimizerSteps,  // a step taken by an optimizer: independent of the world size
-  kProcessSteps,    // as in Accelerate: an optimizer step counts once per process
-  kEpochs,          // a call of Scheduler::step, even if the last step was skipped
-};
-
-// For the functions that create a Schedule; steps are counted in `unit`.
-struct ScheduleOptions {
-  int64_t warmup_steps = 0;  // during which the rate rises from 0
-  int64_t total_steps = 0;   // after which the rate no longer changes; not needed for constant
-  StepUnit unit = StepUnit::kOptimizerSteps;  // of both
-};
-
 class Schedule {
  public:
   // The rate after `step` steps of a group whose initial rate is `base`.
@@ -117,17 +116,6 @@ class Optimizer {
   std::shared_ptr<OptimizerState> state_;
 };
 
-// Scheduler: the prepared form of a learning-rate schedule, Coupler's or torch's,
-// created by Accelerator::prepare. A cheap, copyable handle; used by the training thread. It must
-// not outlive the Accelerator; the torch scheduler and the optimizer must outlive it.
-//
-//   for (auto& batch : batches) {
-//     …
-//     opt.step();
-//     scheduler.step();  // no effect while accumulating, or if fp16 skipped the step
-//     opt.zero_grad();
-//   }
-
 // A torch scheduler for prepare, with settings it does not expose itself. A scheduler passed to
 // prepare directly counts optimizer steps, a ReduceLROnPlateauScheduler epochs.
 //   coupler::TorchSchedule(plateau).of(optimizer)
@@ -169,6 +157,16 @@ class TorchSchedule {
 
 class SchedulerCore;
 
+// Scheduler: the prepared form of a learning-rate schedule, Coupler's or torch's, created by
+// Accelerator::prepare. A cheap, copyable handle; used by the training thread. It must not outlive
+// the Accelerator; the torch scheduler and the optimizer must outlive it.
+//
+//   for (auto& batch : batches) {
+//     …
+//     opt.step();
+//     scheduler.step();  // no effect while accumulating, or if fp16 skipped the step
+//     opt.zero_grad();
+//   }
 class Scheduler {
  public:
   // The state saved in a checkpoint.

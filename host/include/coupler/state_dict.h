@@ -1,4 +1,4 @@
-// Named tensors in files. StateDict: the state that a program's own object saves in a checkpoint:
+// StateDict: the state that a program's own object saves in a checkpoint:
 // named tensors, numbers and strings. A value; not thread-safe.
 //
 //   struct Progress {

@@ -1,4 +1,4 @@
-// Tracking and progress. Tracker: a destination for logged values: a file, a server, or a class of
+// Tracker: a destination for logged values: a file, a server, or a class of
 // the program's own. Accelerator::init_trackers starts those named by training.log_with; see
 // docs/tracking.md.
 //

@@ -155,6 +155,8 @@ class TextGeneration {
 void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
                      const std::string& folder, const std::string& max_shard_size = "10GB");
 
+class BertModel;
+
 // SentenceEncoder: sentence embeddings from a BERT model, equal to those of Python's
 // sentence-transformers for the same folder (all-MiniLM-L6-v2 and similar): WordPiece tokens, then
 // mean, first or maximum of the last hidden states, normalized to length 1 if the folder says so.
@@ -163,8 +165,6 @@ void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
 //   at::Tensor embeddings = encoder.encode({"a man eats", "a woman is having lunch"});
 //
 // Used by one thread. Errors are coupler::Error and say what to do.
-class BertModel;
-
 class SentenceEncoder {
  public:
   // Throws as pipeline does, and Error(kUnsupported) for an unsupported pooling mode or module.
