@@ -162,6 +162,7 @@ std::vector<size_t> first_reduce_order(const std::vector<const ShardLayout*>& un
   }
   std::sort(by_first.rbegin(), by_first.rend());
   std::vector<size_t> result;
+  result.reserve(by_first.size());
   for (const auto& [first, unit] : by_first) result.push_back(unit);
   return result;
 }
