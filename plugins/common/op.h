@@ -57,6 +57,15 @@ struct Op {
 // A monotonic clock in nanoseconds.
 int64_t now_ns();
 
+// Tells the core that its thread spins.
+inline void cpu_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // Fills *op from *raw for this rank; supports is the transport's own. An error names the operation,
 // the argument and its value, and is never fatal to the communicator.
 Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op,

@@ -13,14 +13,6 @@ constexpr int64_t kSpinNs = 5'000;       // before a thread blocks
 constexpr int64_t kPollSpinNs = 20'000;  // between polls of a started operation, at first
 constexpr int64_t kPollLongestNs = 200'000;
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 // How long to sleep before the next poll of something that began at since: zero at first, then
 // backing off with the time waited.
 int64_t poll_delay(int64_t since) {
@@ -308,7 +300,7 @@ db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error)
       const int64_t delay = poll_delay(begin);
       if (delay == 0) {
         lock.unlock();
-        pause();
+        cpu_pause();
         lock.lock();
         continue;
       }
@@ -316,7 +308,7 @@ db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error)
     } else if (!spun) {  // another thread is running it: it may complete in a moment
       spun = true;
       lock.unlock();
-      for (const int64_t until = now_ns() + kSpinNs; !done() && now_ns() < until;) pause();
+      for (const int64_t until = now_ns() + kSpinNs; !done() && now_ns() < until;) cpu_pause();
       lock.lock();
       continue;
     }

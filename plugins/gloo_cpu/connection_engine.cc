@@ -32,12 +32,6 @@ constexpr int32_t kLongestSpinPenalty = 63;
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 Header make_header(const Op& op, int32_t size) {
@@ -234,7 +228,7 @@ Failure ConnectionEngine::wait(const Group& group, int64_t deadline_ns, int64_t 
     }
     if (idle_since == 0) idle_since = now;
     if (now - idle_since < spin_ns) {
-      relax();
+      cpu_pause();
       continue;
     }
     if (spin_ns > 0) {  // spun without success

@@ -63,14 +63,6 @@ std::string unpack(uint64_t what, uint64_t size) {
   return text;
 }
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 void futex_wait(std::atomic<uint32_t>* word, uint32_t value, int64_t ns) {
   const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
   syscall(SYS_futex, word, FUTEX_WAIT, value, &time, nullptr, 0);
@@ -223,7 +215,7 @@ db_status EntryBarrier::wait_for(int32_t peer, uint32_t number, const Op& op, Fa
   for (int64_t now = begin; now - begin < spin; now = now_ns()) {
     for (int i = 0; i < 8; ++i) {
       if (come()) return DB_OK;
-      oversubscribed_ ? static_cast<void>(sched_yield()) : pause();
+      oversubscribed_ ? static_cast<void>(sched_yield()) : cpu_pause();
     }
   }
   theirs->sleepers.fetch_add(1, std::memory_order_seq_cst);
