@@ -59,22 +59,15 @@ std::string machine_identity() {
   return identity;
 }
 
-namespace {
-
-uint64_t read_status(const std::string& key) {
+uint64_t resident_bytes() {
   std::ifstream status("/proc/self/status");
   std::string word;
   while (status >> word) {
     uint64_t kibibytes = 0;
-    if (word == key && status >> kibibytes) return kibibytes * 1024;
+    if (word == "VmRSS:" && status >> kibibytes) return kibibytes * 1024;
   }
   return 0;
 }
-
-}  // namespace
-
-uint64_t resident_bytes() { return read_status("VmRSS:"); }
-uint64_t peak_resident_bytes() { return read_status("VmHWM:"); }
 
 std::string environment_value(const char* name) {
   const char* text = std::getenv(name);

@@ -39,7 +39,6 @@ std::string machine_identity();
 
 // In bytes; 0 if /proc does not report it.
 uint64_t resident_bytes();
-uint64_t peak_resident_bytes();  // since the process started
 
 // The process's environment variables. Plain function, [any-thread] while no thread sets any.
 
