@@ -1,12 +1,16 @@
 // MemoryLedger: the memory of one simulated rank while its step is simulated: what is taken, for
 // what, and the breakdown at the peak of resident memory. One thread.
+//
+// Resident memory is counted, not simulated. Large blocks are mapped. The others are in heaps, of
+// which the C library has one per thread that allocates, and which only trim() shrinks: a heap
+// stays as large as the most that was in it. LibTorch's aligned blocks need more room there than
+// they take, so a freed one does not fit the next of its size: the more of them come and go in a
+// forward and backward, the more of the heap is free.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
-
-#include "estimate/heap.h"
 
 namespace coupler {
 
@@ -26,7 +30,7 @@ struct MemoryEstimate {
   std::array<uint64_t, kMemoryCategories> at_peak{};  // by part
   std::array<uint64_t, kMemoryCategories> most{};     // of each part separately
   uint64_t base = 0;                                  // of the process
-  uint64_t heap = 0;                                  // free in the C library's heap at the peak
+  uint64_t heap = 0;                                  // free in the C library's heaps at the peak
   uint64_t largest_unit = 0;                          // unsharded, in the dtype it is gathered in
   std::string largest_unit_name;
   uint64_t peak = 0;  // resident, in total
@@ -35,31 +39,39 @@ struct MemoryEstimate {
   uint64_t of(MemoryCategory part) const { return most[static_cast<size_t>(part)]; }
 };
 
+// Where a block is taken from.
+enum class TakenFrom {
+  kHeap,         // of the training thread
+  kAnotherHeap,  // of the thread that fetches ahead
+  kSystem,       // mapped, whatever its size
+};
+
 class MemoryLedger {
  public:
   struct Block {
     MemoryCategory part = MemoryCategory::kActivations;
-    uint64_t bytes = 0, address = 0;
-    bool pages = false, taken = false;
+    uint64_t bytes = 0;
+    TakenFrom from = TakenFrom::kHeap;
+    bool taken = false;
   };
-
-  MemoryLedger(Heap& heap, uint64_t base) : heap_(heap) { result_.base = base; }
-  // pages: taken directly from the system instead of the heap.
-  Block take(MemoryCategory part, uint64_t bytes, bool pages = false,
-             HeapUse use = HeapUse::kTensor);
+  explicit MemoryLedger(uint64_t base) { result_.base = base; }
+  Block take(MemoryCategory part, uint64_t bytes, TakenFrom from = TakenFrom::kHeap);
   void give_back(Block& block);  // no effect if it is not taken
   void move(Block& block, MemoryCategory part);
-  void set_objects(uint64_t bytes) { heap_.set_objects(bytes); }
-  void trim() { heap_.trim(); }
+  void trim();
 
-  void enter(const char* phase) { phase_ = phase; }
+  void enter(const char* phase);
   MemoryEstimate& result() { return result_; }
 
  private:
+  struct Heap {
+    uint64_t taken = 0, passed = 0, size = 0;  // passed: through it since forward began
+  };
+  void count(MemoryCategory part, uint64_t bytes);
   void look();
 
-  Heap& heap_;
-  uint64_t pages_ = 0;
+  uint64_t mapped_ = 0;
+  std::array<Heap, 2> heaps_;
   std::array<uint64_t, kMemoryCategories> now_{};
   const char* phase_ = "prepare";
   MemoryEstimate result_;

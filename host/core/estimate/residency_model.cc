@@ -4,12 +4,12 @@
 
 namespace coupler {
 
-MemoryLedger::Block PoolModel::take(MemoryCategory part, uint64_t bytes, bool aside) {
+MemoryLedger::Block PoolModel::take(MemoryCategory part, uint64_t bytes, bool ahead) {
+  const TakenFrom from = pages_  ? TakenFrom::kSystem
+                         : ahead ? TakenFrom::kAnotherHeap
+                                 : TakenFrom::kHeap;
   MemoryLedger::Block block = free_.take(
-      bytes,
-      [&] {
-        return ledger_.take(part, bytes, pages_, aside ? HeapUse::kPoolAside : HeapUse::kPool);
-      },
+      bytes, [&] { return ledger_.take(part, bytes, from); },
       [&](MemoryLedger::Block kept) { ledger_.give_back(kept); });
   ledger_.move(block, part);
   return block;

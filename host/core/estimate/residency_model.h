@@ -18,7 +18,8 @@ class PoolModel {
  public:
   PoolModel(MemoryLedger& ledger, bool pages) : ledger_(ledger), pages_(pages) {}
 
-  MemoryLedger::Block take(MemoryCategory part, uint64_t bytes, bool aside = false);
+  // ahead: taken by the thread that fetches ahead.
+  MemoryLedger::Block take(MemoryCategory part, uint64_t bytes, bool ahead = false);
   void give_back(MemoryLedger::Block& block);  // no effect if it is not taken
 
  private:

@@ -1,103 +1,24 @@
 #include "estimate/simulate.h"
 
-#include <coupler/error.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <deque>
-#include <exception>
-#include <nlohmann/json.hpp>
-#include <string>
 #include <unordered_map>
 
-#include "base/file_descriptor.h"
-#include "estimate/heap.h"
 #include "estimate/model_simulation.h"
 
 namespace coupler {
 namespace {
 
-using nlohmann::json;
-
-std::string write(const MemoryEstimate& e) {
-  return json({e.at_peak, e.most, e.base, e.heap, e.largest_unit, e.largest_unit_name, e.peak,
-               e.when})
-      .dump();
-}
-
-MemoryEstimate read(const json& value) {
-  MemoryEstimate e;
-  value.at(0).get_to(e.at_peak);
-  value.at(1).get_to(e.most);
-  e.base = value.at(2);
-  e.heap = value.at(3);
-  e.largest_unit = value.at(4);
-  e.largest_unit_name = value.at(5);
-  e.peak = value.at(6);
-  e.when = value.at(7);
-  return e;
-}
-
-[[noreturn]] void fail_estimate(const std::string& why) {
-  throw Error(ErrorCode::kInternal, "the estimate failed: " + why,
-              {.hint = "report this with the output of coupler env"});
-}
-
-std::string text_of(int file) {
-  std::string text;
-  char block[4096];
-  for (off_t at = 0;;) {
-    const ssize_t count = ::pread(file, block, sizeof block, at);
-    if (count <= 0) return text;
-    text.append(block, static_cast<size_t>(count));
-    at += count;
-  }
-}
-
-}  // namespace
-
-MemoryEstimate in_own_process(const std::function<MemoryEstimate()>& work) {
-  const UniqueFd file(::memfd_create("coupler-estimate", MFD_CLOEXEC));
-  const pid_t child = file.get() < 0 ? -1 : ::fork();
-  if (child < 0) fail_estimate("cannot create a process for it");
-  if (child == 0) {
-    std::string text;
-    try {
-      text = write(work());
-    } catch (const std::exception& error) {
-      text = json(error.what()).dump();
-    }
-    const bool written =
-        ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    ::_exit(written ? 0 : 1);
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  const json result = json::parse(text_of(file.get()), nullptr, false);
-  if (result.is_string()) fail_estimate(result.get<std::string>());
-  if (!result.is_array()) fail_estimate(fmt::format("its process ended with status {}", status));
-  return read(result);
-}
-
-namespace {
-
 using Kind = StepEvent::Kind;
 
-// One in this many bytes of a heap that is never trimmed is lost to fragmentation beyond the
-// simulation, whose allocations always come in the same order. In training, communication threads
-// allocate in between, and repeated runs of one job peak up to a tenth apart (measured: 1 to 11 %
-// above the simulation).
+// One in this many bytes of a process that never trims its heap: the threads that communicate
+// allocate in between, and repeated runs of one job peak up to a tenth apart.
 constexpr uint64_t kInterleavedShare = 20;
 
 class StepSimulation {
  public:
-  StepSimulation(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap)
-      : log_(log), ledger_(heap, log.base_bytes), divided_(false) {
+  StepSimulation(const StepLog& log, const std::vector<EstimatePlan>& plans)
+      : log_(log), ledger_(log.base_bytes), divided_(false) {
     for (size_t i = 0; i < log.models.size(); ++i) {
       models_.emplace_back(ledger_, log, log.models[i], plans[i]);
       divided_ = divided_ || plans[i].reduces();
@@ -150,8 +71,6 @@ class StepSimulation {
         for (ModelSimulation& model : models_) model.backward_ended(event.bytes == 1);
         in_step_ = event.bytes == 1;
         return ledger_.enter(in_step_ ? "step" : "forward");
-      case Kind::kObjects:
-        return ledger_.set_objects(event.bytes > log_.objects ? event.bytes - log_.objects : 0);
       case Kind::kStepped:
         for (ModelSimulation& model : models_) model.stepped();
         in_step_ = false;
@@ -182,22 +101,11 @@ class StepSimulation {
 
 }  // namespace
 
-MemoryEstimate simulate(const StepLog& log, const std::vector<EstimatePlan>& plans, Heap& heap) {
-  return StepSimulation(log, plans, heap).run();
-}
-
 MemoryEstimate simulate(const StepLog& log, const std::vector<EstimatePlan>& plans) {
-  if (log.events.empty()) {
-    HeapModel heap;
-    return simulate(log, plans, heap);
-  }
-  MemoryEstimate estimate = in_own_process([&] {
-    ProcessHeap heap;
-    return simulate(log, plans, heap);
-  });
+  MemoryEstimate estimate = StepSimulation(log, plans).run();
   const bool trims = std::any_of(plans.begin(), plans.end(),
                                  [](const EstimatePlan& plan) { return plan.sharded(); });
-  if (!trims) {
+  if (!trims && !log.events.empty()) {
     const uint64_t lost = (estimate.peak - estimate.base) / kInterleavedShare;
     estimate.peak += lost;
     estimate.heap += lost;

@@ -73,7 +73,6 @@ std::string write_step_log(const StepLog& log) {
                  {"optimizer", log.optimizer},
                  {"optimizer_fused", log.optimizer_fused},
                  {"optimizer_factor", log.optimizer_factor},
-                 {"objects", log.objects},
                  {"initial", log.initial},
                  {"models", json::array()},
                  {"events", json::array()}};
@@ -97,7 +96,6 @@ StepLog read_step_log(const std::string& text) {
                 .optimizer = value.at("optimizer"),
                 .optimizer_fused = value.at("optimizer_fused"),
                 .optimizer_factor = value.at("optimizer_factor"),
-                .objects = value.at("objects"),
                 .initial = value.at("initial"),
                 .events = {}};
     for (const json& model : value.at("models")) log.models.push_back(model_of(model));

@@ -44,7 +44,6 @@ struct StepEvent {
     kGradient,  // parameter: its gradient is complete and in storage; bytes 1: it is reduced now
     kBackwardBegan,  // bytes 1: gradients are reduced
     kBackwardEnded,  // likewise
-    kObjects,        // bytes of small objects in the heap (handles, graph nodes) from then on
     kStepped,        // an optimizer has updated parameters
   };
   Kind kind = Kind::kMade;
@@ -62,7 +61,6 @@ struct StepLog {
   std::string optimizer;        // for people
   bool optimizer_fused = true;  // runs on flat memory, in place
   double optimizer_factor = 0;  // bytes of state per byte of trainable parameters
-  uint64_t objects = 0;         // bytes of small objects when the step begins
   uint64_t initial = 0;  // the first events, which only list what exists when the step begins
   std::vector<StepEvent> events;
 

@@ -138,20 +138,8 @@ void DryRun::backward_ends() {
   add({.kind = EventKind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
 }
 
-// The small objects of tensors and of the graph lie between tensors in the heap; their positions
-// decide which free memory the heap can reuse.
-uint64_t DryRun::object_bytes() { return ::mallinfo2().uordblks; }
-
 void DryRun::add(StepEvent event) {
   if (!logging_) return;
-  if (event.kind == EventKind::kMade && log_.initial > 0) {
-    constexpr uint64_t kWorthSaying = 256;
-    const uint64_t objects = object_bytes();
-    if (objects > objects_ + kWorthSaying || objects + kWorthSaying < objects_) {
-      log_.events.push_back({.kind = EventKind::kObjects, .bytes = objects});
-      objects_ = objects;
-    }
-  }
   last_used_ = event.kind == EventKind::kUsed ? event.index : ~uint64_t{0};
   log_.events.push_back(event);
 }
@@ -213,8 +201,6 @@ void DryRun::begin_log() {
   log_.optimizer_factor =
       trainable == 0 ? 0 : static_cast<double>(state) / static_cast<double>(trainable);
   log_.initial = log_.events.size();
-  log_.events.reserve(log_.events.size() + (size_t{1} << 20));  // no growth in the step
-  log_.objects = objects_ = object_bytes();
 }
 
 void DryRun::finish() {

@@ -50,7 +50,6 @@ class DryRun final : public FakeObserver, public GradientListener {
   void begin_log();
   [[noreturn]] void finish();
   void add(StepEvent event);
-  static uint64_t object_bytes();
 
   struct Range {  // of one storage, in bytes
     int64_t begin = 0, end = 0;
@@ -67,7 +66,6 @@ class DryRun final : public FakeObserver, public GradientListener {
   std::shared_ptr<DryRun> self_;                // for hooks, which hold it weakly
   GradientHooks hooks_;
   bool logging_ = false, reduced_ = true, in_backward_ = false;
-  uint64_t objects_ = 0;
   uint64_t last_used_ = ~uint64_t{0};
 };
 

@@ -1,16 +1,11 @@
-// Replays of a small hand-made log (two parameters of 1 MiB, one use each), the ledger that they
-// fill, and the heaps that they allocate from.
+// Simulations of a small hand-made log (two parameters of 1 MiB, one use each), and the ledger that
+// they fill.
 #include "estimate/simulate.h"
 
 #include <coupler/distributed_backend.h>
 #include <coupler/sharding.h>
 #include <gtest/gtest.h>
 
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "estimate/heap.h"
 #include "estimate/ledger.h"
 
 namespace coupler {
@@ -58,10 +53,7 @@ EstimatePlan divided(int keep, bool whole_gradients) {
   return plan;
 }
 
-MemoryEstimate simulated(const EstimatePlan& plan) {
-  HeapModel heap;
-  return simulate(two_parameters(), {plan}, heap);
-}
+MemoryEstimate simulated(const EstimatePlan& plan) { return simulate(two_parameters(), {plan}); }
 
 void expect_about(uint64_t bytes, double mebibytes) {
   EXPECT_NEAR(static_cast<double>(bytes) / static_cast<double>(kMiB), mebibytes, 0.02);
@@ -102,12 +94,10 @@ TEST(StepSimulation, CompressedGradients_TakeTheirCodesAndWhatIsCarried) {
 TEST(StepSimulation, PowerSgd_TakesNarrowMatricesAndWhatGoesWhole) {
   StepLog log = two_parameters();
   log.models[0].parameters[0].sizes = {512, 512};
-  HeapModel heap;
   const EstimatePlan plan{
       .world = 2, .group_size = 2, .communication = {.gradients = "powersgd", .powersgd_rank = 16}};
   // carried 2, its factor 1/32, P and Q 1/16, the other gradient 1
-  expect_about(simulate(log, {plan}, heap).of(MemoryCategory::kBuffers),
-               2 + 1.0 / 32 + 1.0 / 16 + 1);
+  expect_about(simulate(log, {plan}).of(MemoryCategory::kBuffers), 2 + 1.0 / 32 + 1.0 / 16 + 1);
 }
 
 // For units that stay resident: the encoding of a gathered unit would reuse the unit's memory.
@@ -192,96 +182,55 @@ TEST(StepSimulation, Accumulation_KeepsWholeGradientsUntilTheyAreReduced) {
   for (StepEvent& event : log.events) {
     if (event.kind == Kind::kGradient || event.kind == Kind::kBackwardEnded) event.bytes = 0;
   }
-  HeapModel heap;
-  const MemoryEstimate estimate = simulate(log, {divided(DB_KEEP_USE, false)}, heap);
+  const MemoryEstimate estimate = simulate(log, {divided(DB_KEEP_USE, false)});
   expect_about(estimate.of(MemoryCategory::kGradients), 1 + 2);
 }
 
-// A heap with free room: allocations add resident memory only beyond it.
-class RoomyHeap : public Heap {
- public:
-  explicit RoomyHeap(uint64_t free) : free_(free) {}
-  uint64_t take(uint64_t bytes, HeapUse) override {
-    live_ += bytes;
-    return live_;
-  }
-  void give_back(uint64_t) override {}
-  void trim() override {}
-  void set_objects(uint64_t) override {}
-  uint64_t resident() const override { return live_ > free_ ? live_ - free_ : 0; }
-  uint64_t live() const override { return live_; }
-
- private:
-  const uint64_t free_;
-  uint64_t live_ = 0;
-};
-
-TEST(MemoryLedger, BlocksInRoomThatWasThere_LeaveNothingFree) {
-  RoomyHeap heap(1000);
-  MemoryLedger ledger(heap, 5000);
-  ledger.take(MemoryCategory::kParameters, 400);
-  EXPECT_EQ(ledger.result().peak, 5000u);
+TEST(MemoryLedger, FreedBlocks_StayInTheHeapUntilItIsTrimmed) {
+  MemoryLedger ledger(kMiB);
+  auto block = ledger.take(MemoryCategory::kParameters, 6 * kMiB);
+  ledger.take(MemoryCategory::kGradients, kMiB);
+  ledger.give_back(block);
+  ledger.take(MemoryCategory::kBuffers, 5 * kMiB);
+  EXPECT_EQ(ledger.result().peak, 8 * kMiB);
   EXPECT_EQ(ledger.result().heap, 0u);
-  ledger.take(MemoryCategory::kActivations, 700);
-  EXPECT_EQ(ledger.result().peak, 5100u);
-  EXPECT_EQ(ledger.result().heap, 0u);
+  ledger.trim();
+  ledger.take(MemoryCategory::kUnits, 3 * kMiB);
+  EXPECT_EQ(ledger.result().peak, 10 * kMiB);
+  EXPECT_EQ(ledger.result().of(MemoryCategory::kParameters), 6 * kMiB);
 }
 
-TEST(HeapModel, FreedNeighbours_AreUsedAgain) {
-  HeapModel heap;
-  std::vector<uint64_t> blocks;
-  for (int i = 0; i < 8; ++i) blocks.push_back(heap.take(kMiB, HeapUse::kTensor));
-  const uint64_t before = heap.resident();
-  EXPECT_GE(before, 8 * kMiB);
-  for (const uint64_t block : blocks) heap.give_back(block);
-  EXPECT_EQ(heap.live(), 0u);
-  EXPECT_EQ(heap.resident(), before);  // kept for later allocations
-  heap.take(6 * kMiB);
-  EXPECT_EQ(heap.resident(), before);
-}
-
-TEST(HeapModel, LargeBlocks_AreTheSystemsAgain) {
-  HeapModel heap;
-  const uint64_t block = heap.take(64 * kMiB);
-  EXPECT_GE(heap.resident(), 64 * kMiB);
-  heap.give_back(block);
-  EXPECT_LT(heap.resident(), kMiB);
-}
-
-TEST(HeapModel, Trim_GivesBackWhatIsFreeBetweenBlocks) {
-  HeapModel heap;
-  const uint64_t first = heap.take(4 * kMiB);
-  heap.take(kMiB);
-  heap.give_back(first);
-  EXPECT_GE(heap.resident(), 5 * kMiB);
-  heap.trim();
-  EXPECT_LT(heap.resident(), 2 * kMiB);
-}
-
-TEST(ProcessHeap, BlocksNeverTouched_CountAsTheyWouldLie) {
-  const MemoryEstimate seen = in_own_process([] {
-    ProcessHeap heap;
-    MemoryEstimate result;
-    const uint64_t before = heap.resident();
-    std::vector<uint64_t> blocks;
-    for (int i = 0; i < 64; ++i) blocks.push_back(heap.take(kMiB, HeapUse::kTensor));
-    blocks.push_back(heap.take(256 * kMiB, HeapUse::kTensor));
-    result.at_peak[0] = heap.resident() - before;
-    heap.give_back(blocks.back());
-    result.at_peak[1] = heap.resident() - before;
-    return result;
-  });
-  EXPECT_NEAR(static_cast<double>(seen.at_peak[0]), 320.0 * kMiB, 2.0 * kMiB);
-  EXPECT_NEAR(static_cast<double>(seen.at_peak[1]), 64.0 * kMiB, 2.0 * kMiB);
-}
-
-TEST(OwnProcess, WhatItsWorkThrew_IsSaid) {
-  try {
-    in_own_process([]() -> MemoryEstimate { throw std::runtime_error("no such rank"); });
-    FAIL();
-  } catch (const std::exception& error) {
-    EXPECT_NE(std::string(error.what()).find("no such rank"), std::string::npos);
+TEST(MemoryLedger, LargeBlocks_AreTheSystemsAgain) {
+  MemoryLedger ledger(0);
+  for (int i = 0; i < 2; ++i) {
+    auto block = ledger.take(MemoryCategory::kUnits, 64 * kMiB);
+    ledger.give_back(block);
   }
+  EXPECT_EQ(ledger.result().peak, 64 * kMiB);
+}
+
+TEST(MemoryLedger, ThreadThatFetchesAhead_HasAHeapOfItsOwn) {
+  MemoryLedger ledger(0);
+  auto block = ledger.take(MemoryCategory::kUnits, kMiB);
+  ledger.give_back(block);
+  ledger.take(MemoryCategory::kUnits, kMiB, TakenFrom::kAnotherHeap);
+  EXPECT_EQ(ledger.result().peak, 2 * kMiB);
+  EXPECT_EQ(ledger.result().heap, kMiB);
+}
+
+TEST(MemoryLedger, ActivationsThatComeAndGo_LeaveFreeRoom) {
+  MemoryLedger ledger(0);
+  ledger.enter("forward");
+  for (int i = 0; i < 16; ++i) {
+    auto block = ledger.take(MemoryCategory::kActivations, kMiB);
+    ledger.give_back(block);
+  }
+  const uint64_t grown = ledger.result().peak;
+  EXPECT_GT(grown, 2 * kMiB);
+  EXPECT_LT(grown, 5 * kMiB);
+  ledger.enter("forward");
+  ledger.take(MemoryCategory::kActivations, kMiB);
+  EXPECT_EQ(ledger.result().peak, grown) << "the next pass finds the room";
 }
 
 }  // namespace

@@ -16,7 +16,6 @@ TEST(StepLog, WrittenAndRead_IsTheSame) {
               .optimizer = "fused AdamW",
               .optimizer_fused = false,
               .optimizer_factor = 2,
-              .objects = 7,
               .initial = 1};
   log.models.push_back({.name = "Net",
                         .modules = {{"", "Net", -1}, {"a", "Linear", 0}},
