@@ -77,7 +77,7 @@ int program(int argc, char** argv) {
   const auto values = values_of(argc, argv, "--folder FOLDER --steps N --control SOCKET");
   const fs::path folder = values[0];
   const std::string kept = folder / "kept", measured = folder / "measured";
-  const int64_t samples = std::stoll(values[1]) * kBatch * accelerator.world();
+  const int64_t samples = std::stoll(values[1]) * kBatch * accelerator.world_size();
 
   torch::manual_seed(0);
   LargeMLP model;

@@ -21,7 +21,7 @@ constexpr int64_t kWarmUpCount = int64_t{4} << 20;  // floats; cold connections 
 c10::intrusive_ptr<c10d::TCPStore> meet(Session& session) {
   c10d::TCPStoreOptions options;
   options.isServer = session.rank() == 0;
-  options.numWorkers = session.world();
+  options.numWorkers = session.world_size();
   options.waitWorkers = false;
   options.timeout = kTimeout;
   options.port = 0;  // any free port
@@ -39,8 +39,8 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> connect(Session& session) {
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   options->timeout = kTimeout;
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(meet(session), session.rank(), session.world(),
-                                                     options);
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(meet(session), session.rank(),
+                                                     session.world_size(), options);
 }
 
 Candidate reference(const c10::intrusive_ptr<c10d::ProcessGroupGloo>& group) {

@@ -46,7 +46,7 @@ std::shared_ptr<gloo::Context> connect(Session& session) {
   attributes.hostname = "127.0.0.1";
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   GlooStore store(session.store());
-  auto context = std::make_shared<gloo::rendezvous::Context>(session.rank(), session.world());
+  auto context = std::make_shared<gloo::rendezvous::Context>(session.rank(), session.world_size());
   context->setTimeout(kTimeout);
   context->connectFullMesh(store, device);
   return context;

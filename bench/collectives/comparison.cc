@@ -36,8 +36,8 @@ double quantile(std::vector<double>& values, double q) {
 }
 
 void check_sum(const Candidate& candidate, const Operation& operation, float* data, uint64_t count,
-               int rank, int world) {
-  const auto ranks = static_cast<uint64_t>(world);
+               int rank, int world_size) {
+  const auto ranks = static_cast<uint64_t>(world_size);
   const uint64_t base = ranks * (ranks - 1) / 2;  // the sum of the ranks
   for (uint64_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 13 + uint64_t(rank));
   operation();
@@ -69,7 +69,7 @@ int64_t choose_count(const Operation& operation, const ComparisonPlan& plan,
 }  // namespace
 
 std::vector<ComparisonResult> run_comparison(const std::vector<Candidate>& candidates,
-                                             const ComparisonPlan& plan, int rank, int world,
+                                             const ComparisonPlan& plan, int rank, int world_size,
                                              const std::function<int64_t(int64_t)>& agree) {
   std::vector<ComparisonResult> results;
   for (const uint64_t bytes : plan.bytes) {
@@ -81,7 +81,7 @@ std::vector<ComparisonResult> run_comparison(const std::vector<Candidate>& candi
     const size_t first = results.size();
     for (const Candidate& candidate : candidates) {
       operations.push_back(candidate.prepare(buffer.get(), count));
-      check_sum(candidate, operations.back(), buffer.get(), count, rank, world);
+      check_sum(candidate, operations.back(), buffer.get(), count, rank, world_size);
       // Sums of zeros stay zero: no infinities and no denormals, however many operations follow.
       std::fill_n(buffer.get(), count, 0.0F);
       counts.push_back(choose_count(operations.back(), plan, agree));

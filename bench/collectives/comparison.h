@@ -32,7 +32,7 @@ struct ComparisonResult {
 
 // Returns rank 0's times. agree: broadcasts rank 0's number. Throws if a contender's sum is wrong.
 std::vector<ComparisonResult> run_comparison(const std::vector<Candidate>& candidates,
-                                             const ComparisonPlan& plan, int rank, int world,
+                                             const ComparisonPlan& plan, int rank, int world_size,
                                              const std::function<int64_t(int64_t)>& agree);
 
 }  // namespace coupler::bench

@@ -100,7 +100,7 @@ Session::Session(int argc, char** argv)
                   {.subject = name, .hint = "see bench/README.md"});
     }
   }
-  if (out_.empty() || process_.world < 2) {
+  if (out_.empty() || process_.world_size < 2) {
     throw Error(
         ErrorCode::kUsage,
         out_.empty() ? "--out FILE is missing" : "this benchmark needs at least two processes",
@@ -137,7 +137,7 @@ void Session::hold(const std::vector<Candidate>& candidates) {
     communicator_->run(op);
     return value;
   };
-  const auto results = run_comparison(candidates, plan_, rank(), world(), agree);
+  const auto results = run_comparison(candidates, plan_, rank(), world_size(), agree);
   if (rank() != 0) return;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const ComparisonResult& result : results) {

@@ -19,7 +19,7 @@ class Session {
   Session(int argc, char** argv);
 
   int rank() const { return process_.rank; }
-  int world() const { return process_.world; }
+  int world_size() const { return process_.world_size; }
   Store& store() { return *store_; }
   Communicator& communicator() { return *communicator_; }
 

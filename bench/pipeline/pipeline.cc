@@ -48,7 +48,7 @@ int program(int argc, char** argv) {
   double figure = 0;
   std::function<void()> infer, backward;
   std::vector<coupler::PipelineParallel> pipeline;
-  if (accelerator.world() == 1) {
+  if (accelerator.world_size() == 1) {
     accelerator.prepare(model);
     infer = [&] {
       const at::NoGradGuard no_grad;

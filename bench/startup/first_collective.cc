@@ -27,7 +27,7 @@ std::string peak_memory_kib() {
 int program(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   const auto sum = accelerator.reduce(at::ones({1})).item<double>();
-  if (sum != accelerator.world()) {
+  if (sum != accelerator.world_size()) {
     throw coupler::Error(coupler::ErrorCode::kInternal, "the sum over all ranks is wrong", {});
   }
   if (argc == 3 && std::string(argv[1]) == "--report") {

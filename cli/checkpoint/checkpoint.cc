@@ -60,7 +60,7 @@ std::string manifest_text(const checkpoint::Manifest& manifest, const std::strin
   return format_table({{"Checkpoint", path},
                        {"Number", std::to_string(manifest.number)},
                        {"Steps", std::to_string(manifest.steps)},
-                       {"Processes", std::to_string(manifest.world)},
+                       {"Processes", std::to_string(manifest.world_size)},
                        {"Backend", printable(manifest.backend)},
                        {"Plan", printable(manifest.plan)},
                        {"Saved at", manifest.saved_at},
@@ -99,7 +99,7 @@ Json facts(const checkpoint::Manifest& manifest, const std::string& path) {
           {"number", manifest.number},
           {"valid", true},
           {"steps", manifest.steps},
-          {"processes", manifest.world},
+          {"processes", manifest.world_size},
           {"backend", manifest.backend},
           {"plan", manifest.plan},
           {"saved_at", manifest.saved_at},
@@ -182,7 +182,7 @@ int list(const std::string& path, bool as_json) {
       continue;
     }
     const checkpoint::Manifest& manifest = *entry.manifest;
-    rows.push_back({number, std::to_string(manifest.steps), std::to_string(manifest.world),
+    rows.push_back({number, std::to_string(manifest.steps), std::to_string(manifest.world_size),
                     printable(manifest.backend), manifest.saved_at,
                     format_byte_size(total_bytes(manifest)), "yes"});
   }

@@ -199,7 +199,7 @@ class RankCheck {
                                                 std::chrono::nanoseconds patience) {
     store_->set(fmt::format("{}/{}", what, process_.rank), mine);
     if (process_.rank != 0) return {};
-    return store_->get_ranks(what, process_.world, patience);
+    return store_->get_ranks(what, process_.world_size, patience);
   }
 
   // Distributes rank 0's verdict to all ranks.
@@ -211,7 +211,7 @@ class RankCheck {
   // Creates the backend's communicator over all ranks, which reads the values of its options.
   // Returns "" or what went wrong.
   std::string connect() {
-    if (process_.world == 1) return {};
+    if (process_.world_size == 1) return {};
     try {
       BackendConfig backend = config_->backend;
       const Plugin plugin = Plugin::load(backend);
@@ -268,11 +268,11 @@ class RankCheck {
     // The result goes to standard output, as the launcher repeats the last lines of errors.
     const int code = Error(ErrorCode::kConfig, "").exit_code();
     if (as_json_) {
-      print({{"right", false}, {"processes", process_.world}, {"problems", problems}});
+      print({{"right", false}, {"processes", process_.world_size}, {"problems", problems}});
       return code;
     }
-    std::printf("The configuration is invalid for %d process%s:\n", process_.world,
-                process_.world == 1 ? "" : "es");
+    std::printf("The configuration is invalid for %d process%s:\n", process_.world_size,
+                process_.world_size == 1 ? "" : "es");
     for (const std::string& problem : problems) std::printf("  %s\n", problem.c_str());
     std::puts("`coupler config --explain` shows where each value comes from.");
     return code;
@@ -292,14 +292,14 @@ class RankCheck {
     }
     const RankView& first = *views[0];
     if (as_json_) {
-      Json all = {{"right", true}, {"file", first.file}, {"processes", process_.world}};
+      Json all = {{"right", true}, {"file", first.file}, {"processes", process_.world_size}};
       if (!first.backend.empty()) all["backend"] = first.backend;
       for (const auto& [host, count] : machines)
         all["machines"].push_back({{"host", host}, {"processes", count}});
       return print(all);
     }
     for (const auto& [host, count] : machines)
-      std::printf("%s: %d of %d processes\n", host.c_str(), count, process_.world);
+      std::printf("%s: %d of %d processes\n", host.c_str(), count, process_.world_size);
     if (!first.backend.empty()) std::printf("backend: %s\n", first.backend.c_str());
     std::printf("The configuration is valid on every rank; %s.\n",
                 first.file.empty() ? "no file was read" : (first.file + " was read").c_str());

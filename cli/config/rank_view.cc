@@ -67,7 +67,7 @@ class Detector {
     for (const Error& problem : conflicts_in(config_))
       note(source_of(config_, problem.detail().subject) + sentence(problem));
     folders();
-    if (process_.world > 1) attempt([&] { backend(); });
+    if (process_.world_size > 1) attempt([&] { backend(); });
   }
 
  private:

@@ -33,8 +33,9 @@ EstimateRequest read_estimate_request(const Arguments& arguments) {
   if (arguments.has("--world")) {
     const std::string text = arguments.value("--world");
     const char* const end = text.data() + text.size();
-    const auto [stop, failed] = std::from_chars(text.data(), end, request.world);
-    if (failed != std::errc() || stop != end || request.world < 1 || request.world > 65536)
+    const auto [stop, failed] = std::from_chars(text.data(), end, request.world_size);
+    if (failed != std::errc() || stop != end || request.world_size < 1 ||
+        request.world_size > 65536)
       arguments.refuse(
           fmt::format("--world is '{}' but must be a whole number from 1 to 65536", text),
           "--world", "give the number of processes of the job");
@@ -117,15 +118,16 @@ std::string estimate_model(const Arguments& arguments, const EstimateRequest& re
   uint64_t elements = 0;
   for (const LoggedParameter& p : model.parameters) elements += p.numel();
   const Layer largest = largest_layer(model);
-  const int world = static_cast<int>(request.world > 0 ? request.world : config.launch.processes);
+  const int world_size =
+      static_cast<int>(request.world_size > 0 ? request.world_size : config.launch.processes);
   std::vector<EstimateRow> rows;
   for (const Setting& setting : known_settings(config.backend, request.disk)) {
     rows.push_back({.setting = setting.name,
                     .precision = "no",
                     .checkpointing = {},
-                    .world = world,
+                    .world_size = world_size,
                     .activations_counted = false,
-                    .memory = estimate_memory(log, apply(setting, config.backend), world,
+                    .memory = estimate_memory(log, apply(setting, config.backend), world_size,
                                               config.communication)});
   }
   struct Type {
@@ -211,7 +213,7 @@ std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t lim
   if (!row.checkpointing.empty()) {
     text += fmt::format("\n[memory]\nactivation_checkpointing = [\"{}\"]\n", row.checkpointing);
   }
-  return text + fmt::format("\n[launch]\nprocesses = {}\n", row.world);
+  return text + fmt::format("\n[launch]\nprocesses = {}\n", row.world_size);
 }
 
 int run_recommend(const Arguments& arguments) {
@@ -242,7 +244,8 @@ int run_recommend(const Arguments& arguments) {
       ErrorCode::kConfig,
       fmt::format(
           "no setting fits within {} per rank with {} processes: the smallest, {}, needs {}",
-          format_byte_size(request.limit), estimates.world(), least_name, format_byte_size(least)),
+          format_byte_size(request.limit), estimates.world_size(), least_name,
+          format_byte_size(least)),
       {.subject = "--limit",
        .hint = "use more processes (--world), a smaller batch, or more memory"});
 }

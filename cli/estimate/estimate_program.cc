@@ -134,7 +134,8 @@ std::string setting_name(const BackendConfig& backend) {
 ProgramEstimates::ProgramEstimates(const EstimateRequest& request, const Config& config)
     : request_(request),
       config_(config),
-      world_(static_cast<int>(request.world > 0 ? request.world : config.launch.processes)) {}
+      world_size_(static_cast<int>(request.world_size > 0 ? request.world_size
+                                                          : config.launch.processes)) {}
 
 const StepLog& ProgramEstimates::log(const std::string& precision, const std::string& pattern) {
   const auto key = std::make_pair(precision, pattern);
@@ -152,8 +153,8 @@ EstimateRow ProgramEstimates::configured() {
   return {.setting = setting_name(config_.backend),
           .precision = precision,
           .checkpointing = pattern,
-          .world = world_,
-          .memory = estimate_memory(log(precision, pattern), config_.backend, world_,
+          .world_size = world_size_,
+          .memory = estimate_memory(log(precision, pattern), config_.backend, world_size_,
                                     config_.communication, config_.memory)};
 }
 
@@ -171,9 +172,9 @@ EstimateRow ProgramEstimates::of(const Setting& setting, const std::string& prec
   return {.setting = setting.name,
           .precision = precision,
           .checkpointing = patterns,
-          .world = world_,
+          .world_size = world_size_,
           .memory = estimate_memory(log(precision, patterns), apply(setting, config_.backend),
-                                    world_, config_.communication)};
+                                    world_size_, config_.communication)};
 }
 
 }  // namespace coupler::cli

@@ -18,7 +18,7 @@ namespace coupler::cli {
 // What `coupler estimate` and `coupler config recommend` are asked.
 struct EstimateRequest {
   ConfigRequest config;
-  int64_t world = 0;                 // 0: launch.processes
+  int64_t world_size = 0;            // 0: launch.processes
   uint64_t limit = 0;                // bytes; 0: none given
   std::vector<std::string> program;  // after --
   std::string disk;                  // the folder of settings that use a disk
@@ -29,7 +29,7 @@ class ProgramEstimates {
   // Borrows request and config.
   ProgramEstimates(const EstimateRequest& request, const Config& config);
 
-  int world() const { return world_; }
+  int world_size() const { return world_size_; }
   // With the configured backend, checkpointing patterns and precision.
   EstimateRow configured();
   // precision: "no" or "bf16". checkpointing: of the modules that pattern() names.
@@ -42,7 +42,7 @@ class ProgramEstimates {
 
   const EstimateRequest& request_;
   const Config& config_;
-  const int world_;
+  const int world_size_;
   std::map<std::pair<std::string, std::string>, StepLog> logs_;
 };
 

@@ -38,7 +38,7 @@ std::string one(const EstimateRow& row, uint64_t limit) {
       "{}, mixed precision {}{}, {} process{}: {} per rank at its peak, in {}\n\n", row.setting,
       row.precision,
       row.checkpointing.empty() ? "" : ", activation checkpointing of " + row.checkpointing,
-      row.world, row.world == 1 ? "" : "es", format_byte_size(memory.peak), memory.when);
+      row.world_size, row.world_size == 1 ? "" : "es", format_byte_size(memory.peak), memory.when);
   std::vector<std::vector<std::string>> table = {{"", "at the peak", "maximum"}};
   for (const PartName& name : kNames) {
     const auto part = static_cast<size_t>(name.part);
@@ -81,7 +81,7 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
   }
   return fmt::format(
       "Each rank of {}: its peak, and the maximum of each part on its own.\n\n{}{}",
-      rows.front().world, format_table(table),
+      rows.front().world_size, format_table(table),
       counted ? ""
               : "\nActivations are not counted: the batch size and sequence length are unknown.\n");
 }
@@ -101,7 +101,7 @@ nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limi
     json entry = {{"setting", row.setting},
                   {"mixed_precision", row.precision},
                   {"activation_checkpointing", row.checkpointing},
-                  {"world", row.world},
+                  {"world", row.world_size},
                   {"training", row.training},
                   {"activations_counted", row.activations_counted},
                   {"peak_bytes", memory.peak},

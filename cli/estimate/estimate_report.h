@@ -15,7 +15,7 @@ struct EstimateRow {
   std::string setting;        // "ZeRO stage 2"
   std::string precision;      // "no", "bf16"
   std::string checkpointing;  // memory.activation_checkpointing; "" for none
-  int world = 1;
+  int world_size = 1;
   bool training = true;
   bool activations_counted = true;
   MemoryEstimate memory;

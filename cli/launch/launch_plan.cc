@@ -120,11 +120,11 @@ void check_not_a_rank(const LaunchOptions& options) {
   const bool is_task = outer.launcher == LauncherKind::kSlurm ||
                        outer.launcher == LauncherKind::kOpenMpi ||
                        outer.launcher == LauncherKind::kMpich;
-  if (is_task && outer.world > 1) {
+  if (is_task && outer.world_size > 1) {
     const char* name = launcher_name(outer.launcher);
     fail_usage(fmt::format("`coupler launch` was itself started {} times by {}: each would start "
                            "its own job",
-                           outer.world, name),
+                           outer.world_size, name),
                name,
                "start it once (--via slurm or --via mpirun start the processes through the other "
                "launcher), or use --machines M with --machine-rank, or --machines 1 to start "

@@ -67,9 +67,9 @@ std::vector<std::string> program_environment(const ProcessInfo& process) {
     environment.push_back(fmt::format("LD_LIBRARY_PATH={}", path));
   }
   environment.push_back(fmt::format("COUPLER_RANK={}", process.rank));
-  environment.push_back(fmt::format("COUPLER_WORLD_SIZE={}", process.world));
+  environment.push_back(fmt::format("COUPLER_WORLD_SIZE={}", process.world_size));
   environment.push_back(fmt::format("COUPLER_LOCAL_RANK={}", process.local_rank));
-  environment.push_back(fmt::format("COUPLER_LOCAL_WORLD_SIZE={}", process.local_world));
+  environment.push_back(fmt::format("COUPLER_LOCAL_WORLD_SIZE={}", process.local_world_size));
   return environment;
 }
 

@@ -43,7 +43,7 @@ struct BenchPlan {
 struct BenchRow {
   std::string op, dtype;
   uint64_t bytes = 0;
-  int world = 1;
+  int world_size = 1;
   std::string backend;
   double median_us = 0, p99_us = 0, algbw = 0, busbw = 0;
 };
@@ -55,14 +55,14 @@ constexpr int64_t kFewest = 20;
 constexpr int64_t kMost = 20'000;
 
 // The share of the larger buffer's bytes that crosses each rank's link at least.
-double bus_factor(db_kind kind, int world) {
-  const double others = static_cast<double>(world - 1) / world;
+double bus_factor(db_kind kind, int world_size) {
+  const double others = static_cast<double>(world_size - 1) / world_size;
   switch (kind) {
     case DB_ALL_REDUCE:
       return 2 * others;
     case DB_BROADCAST:
     case DB_REDUCE:
-      return world > 1 ? 1 : 0;
+      return world_size > 1 ? 1 : 0;
     default:
       return others;
   }
@@ -129,7 +129,7 @@ std::vector<double> time_operation(Communicator& communicator, const db_op& op,
 std::vector<BenchRow> bench_collectives(Communicator& communicator, const std::string& backend,
                                         const BenchPlan& plan) {
   std::vector<BenchRow> rows;
-  const auto world = static_cast<uint64_t>(communicator.size());
+  const auto world_size = static_cast<uint64_t>(communicator.size());
   const uint64_t element = dtype_size(plan.dtype);
   for (const db_kind kind : plan.kinds) {
     for (const uint64_t bytes : plan.bytes) {
@@ -138,7 +138,7 @@ std::vector<BenchRow> bench_collectives(Communicator& communicator, const std::s
       op.dtype = plan.dtype;
       op.reduce = is_reducing(kind) ? DB_SUM : 0;
       op.memory = DB_MEMORY_HOST;
-      const uint64_t parts = has_parts(kind) ? world : 1;
+      const uint64_t parts = has_parts(kind) ? world_size : 1;
       op.count = kind == DB_BARRIER ? 0 : std::max<uint64_t>(1, bytes / element / parts);
       const uint64_t moved = op.count * parts * element;
       const Buffer send(moved), recv(moved);
@@ -149,7 +149,7 @@ std::vector<BenchRow> bench_collectives(Communicator& communicator, const std::s
       BenchRow row{.op = std::string(kind_name(kind)),
                    .dtype = kind == DB_BARRIER ? "" : std::string(dtype_name(plan.dtype)),
                    .bytes = moved,
-                   .world = communicator.size(),
+                   .world_size = communicator.size(),
                    .backend = backend};
       row.median_us = times[times.size() / 2];
       row.p99_us = times[std::min(times.size() - 1, times.size() * 99 / 100)];
@@ -254,7 +254,7 @@ void print_rows(const std::vector<BenchRow>& rows, bool json) {
       array.push_back({{"op", row.op},
                        {"dtype", row.dtype},
                        {"bytes", row.bytes},
-                       {"world", row.world},
+                       {"world", row.world_size},
                        {"backend", row.backend},
                        {"median_us", row.median_us},
                        {"p99_us", row.p99_us},
@@ -271,7 +271,7 @@ void print_rows(const std::vector<BenchRow>& rows, bool json) {
                      fmt::format("{:.2f}", row.median_us), fmt::format("{:.2f}", row.p99_us),
                      fmt::format("{:.3f}", row.algbw), fmt::format("{:.3f}", row.busbw)});
   }
-  if (!rows.empty()) std::printf("%s, %d ranks\n", rows[0].backend.c_str(), rows[0].world);
+  if (!rows.empty()) std::printf("%s, %d ranks\n", rows[0].backend.c_str(), rows[0].world_size);
   std::fputs(format_table(table).c_str(), stdout);
 }
 
@@ -280,13 +280,13 @@ int bench(const Arguments& arguments) {
   if (arguments.has("-n")) start_processes(arguments);
   Config config = load_config(arguments.config);
   const ProcessInfo process = detect_process();
-  const bool alone = process.world == 1 && config.backend.use == "auto";
+  const bool alone = process.world_size == 1 && config.backend.use == "auto";
   if (!alone && config.backend.use == "auto") {
     config.backend.use = resolve_auto(config.backend, mpi_launch_of(process));
   }
   const Plugin plugin = alone ? Plugin::single() : Plugin::load(config.backend);
   const std::shared_ptr<Store> store =
-      process.world > 1 ? open_job_store(process, config) : nullptr;
+      process.world_size > 1 ? open_job_store(process, config) : nullptr;
   const auto communicator = Communicator::create({.plugin = plugin,
                                                   .process = process,
                                                   .store = store,

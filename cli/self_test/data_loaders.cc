@@ -30,12 +30,12 @@ at::Tensor epoch(Accelerator& accelerator, Findings& findings, const DataLoaderO
 }  // namespace
 
 void data_loaders(Accelerator& accelerator, Findings& findings) {
-  const int64_t world = accelerator.world();
+  const int64_t world_size = accelerator.world_size();
   for (const bool shuffle : {false, true}) {
     for (const bool split : {false, true}) {
-      for (const int64_t samples : {8 * world, 8 * world + 1, 11 * world - 1}) {
+      for (const int64_t samples : {8 * world_size, 8 * world_size + 1, 11 * world_size - 1}) {
         DataLoaderOptions options;
-        options.batch_size = split ? 4 * world : 4;
+        options.batch_size = split ? 4 * world_size : 4;
         options.shuffle = shuffle;
         options.split_batches = split;
         options.seed = 7;

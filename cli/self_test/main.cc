@@ -61,9 +61,10 @@ Json section_json(const Section& section, const std::vector<std::vector<std::str
 }
 
 int run_as_text(Accelerator& accelerator) {
-  const std::string job =
-      std::to_string(accelerator.world()) + (accelerator.world() == 1 ? " process" : " processes") +
-      " over " + accelerator.backend() + ", mixed precision " + accelerator.mixed_precision();
+  const std::string job = std::to_string(accelerator.world_size()) +
+                          (accelerator.world_size() == 1 ? " process" : " processes") + " over " +
+                          accelerator.backend() + ", mixed precision " +
+                          accelerator.mixed_precision();
   const bool tells = accelerator.is_main_process();
   if (tells) std::printf("%s\n", job.c_str());
   int failed = 0;
@@ -93,7 +94,7 @@ int run_as_json(Accelerator& accelerator) {
     ready = ready && has_none(of_ranks);
   }
   const Json json = {{"ready", ready},
-                     {"processes", accelerator.world()},
+                     {"processes", accelerator.world_size()},
                      {"backend", accelerator.backend()},
                      {"mixed_precision", accelerator.mixed_precision()},
                      {"sections", sections}};

@@ -52,9 +52,9 @@ bool same_everywhere(Accelerator& accelerator, const at::Tensor& tensor) {
 }
 
 void initialization(Accelerator& accelerator, Findings& findings) {
-  const int64_t world = accelerator.world();
+  const int64_t world_size = accelerator.world_size();
   accelerator.wait_for_everyone();
-  findings.expect(at::equal(accelerator.gather(one(accelerator.rank())), at::arange(world)),
+  findings.expect(at::equal(accelerator.gather(one(accelerator.rank())), at::arange(world_size)),
                   "the ranks are not 0 to world - 1, each once");
   // The processes of one machine have local ranks from 0, each once.
   const auto machines = gather_object(accelerator, machine());
@@ -68,18 +68,18 @@ void initialization(Accelerator& accelerator, Findings& findings) {
                         std::to_string(seen.size()));
     seen.push_back(locals[rank]);
   }
-  findings.expect(accelerator.local_world() == static_cast<int>(places[machine()].size()),
-                  "local_world is " + std::to_string(accelerator.local_world()) + ", but " +
+  findings.expect(accelerator.local_world_size() == static_cast<int>(places[machine()].size()),
+                  "local_world is " + std::to_string(accelerator.local_world_size()) + ", but " +
                       std::to_string(places[machine()].size()) + " processes are on " + machine());
 }
 
 void process_execution(Accelerator& accelerator, Findings& findings) {
-  const int world = accelerator.world();
+  const int world_size = accelerator.world_size();
   findings.expect(ran_on(accelerator, [&](auto f) { accelerator.on_main_process(f); }) == 1,
                   "on_main_process did not run once");
   findings.expect(ran_on(accelerator, [&](auto f) { accelerator.on_last_process(f); }) == 1,
                   "on_last_process did not run once");
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     findings.expect(ran_on(accelerator, [&](auto f) { accelerator.on_process(rank, f); }) == 1,
                     "on_process(" + std::to_string(rank) + ") did not run once");
   }
@@ -105,7 +105,7 @@ void random_numbers(Accelerator& accelerator, Findings& findings) {
                   "set_seed gives different numbers than on rank 0");
   set_seed(42, {.device_specific = true});
   const at::Tensor all = accelerator.gather(at::rand({1, 16}));
-  for (int rank = 0; rank < accelerator.world(); ++rank) {
+  for (int rank = 0; rank < accelerator.world_size(); ++rank) {
     findings.expect(
         rank == accelerator.rank() || !at::equal(all[rank], all[accelerator.rank()]),
         "device_specific seeds give the same numbers as on rank " + std::to_string(rank));
@@ -116,32 +116,32 @@ void random_numbers(Accelerator& accelerator, Findings& findings) {
 }
 
 void collectives(Accelerator& accelerator, Findings& findings) {
-  const int64_t world = accelerator.world(), rank = accelerator.rank();
+  const int64_t world_size = accelerator.world_size(), rank = accelerator.rank();
   // Sizes on both sides of the limits at which transports switch algorithms.
   for (const int64_t size : {int64_t{1}, int64_t{1000}, int64_t{1} << 18}) {
     const std::string what = " of " + std::to_string(size) + " numbers is wrong";
     const at::Tensor mine = at::arange(size, at::kFloat) + static_cast<double>(rank);
-    const at::Tensor sum =
-        at::arange(size, at::kFloat) * world + static_cast<double>(world * (world - 1) / 2);
+    const at::Tensor sum = at::arange(size, at::kFloat) * world_size +
+                           static_cast<double>(world_size * (world_size - 1) / 2);
     findings.expect(at::allclose(accelerator.reduce(mine), sum), "the sum" + what);
-    findings.expect(at::allclose(accelerator.reduce(mine, ReduceOp::kMean), sum / world),
+    findings.expect(at::allclose(accelerator.reduce(mine, ReduceOp::kMean), sum / world_size),
                     "the mean" + what);
-    const at::Tensor gathered = accelerator.gather(mine).view({world, size});
-    findings.expect(
-        at::equal(gathered.narrow(1, 0, 1).view({world}), at::arange(world, at::kFloat)) &&
-            at::equal(gathered[rank], mine),
-        "the gather" + what);
-    findings.expect(at::equal(accelerator.broadcast(mine, static_cast<int>(world) - 1),
-                              at::arange(size, at::kFloat) + static_cast<double>(world - 1)),
+    const at::Tensor gathered = accelerator.gather(mine).view({world_size, size});
+    findings.expect(at::equal(gathered.narrow(1, 0, 1).view({world_size}),
+                              at::arange(world_size, at::kFloat)) &&
+                        at::equal(gathered[rank], mine),
+                    "the gather" + what);
+    findings.expect(at::equal(accelerator.broadcast(mine, static_cast<int>(world_size) - 1),
+                              at::arange(size, at::kFloat) + static_cast<double>(world_size - 1)),
                     "the broadcast" + what);
   }
   const at::Tensor padded = accelerator.pad_across_processes(at::ones({rank + 1}));
-  findings.expect(padded.size(0) == world && padded.sum().item<double>() == double(rank + 1),
+  findings.expect(padded.size(0) == world_size && padded.sum().item<double>() == double(rank + 1),
                   "pad_across_processes does not pad with zeros");
 }
 
 void split_between_processes(Accelerator& accelerator, Findings& findings) {
-  for (const int count : {0, 1, accelerator.world(), 2 * accelerator.world() + 1}) {
+  for (const int count : {0, 1, accelerator.world_size(), 2 * accelerator.world_size() + 1}) {
     std::vector<int> whole;
     for (int i = 0; i < count; ++i) whole.push_back(i * i);
     const std::string of = " of " + std::to_string(count);
@@ -153,7 +153,7 @@ void split_between_processes(Accelerator& accelerator, Findings& findings) {
                     "the parts of a map of lists" + of + " do not add up to the map");
     if (count == 0) continue;
     const auto padded = accelerator.split_between_processes(at::arange(count), true);
-    const int64_t longest = (count + accelerator.world() - 1) / accelerator.world();
+    const int64_t longest = (count + accelerator.world_size() - 1) / accelerator.world_size();
     findings.expect(padded.size(0) == longest,
                     "padded parts of a tensor" + of + " differ in length");
   }

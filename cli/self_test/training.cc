@@ -52,7 +52,7 @@ at::Tensor expected(TensorDataset data, int64_t samples, int64_t step_samples, i
 }  // namespace
 
 void training(Accelerator& accelerator, Findings& findings) {
-  const int64_t step_samples = kBatch * accelerator.world();
+  const int64_t step_samples = kBatch * accelerator.world_size();
   const int64_t window = accelerator.gradient_accumulation_steps();
   const int64_t samples = step_samples * window * 8;
   const TensorDataset data = line(samples);

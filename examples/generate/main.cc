@@ -168,7 +168,7 @@ void run(coupler::Accelerator& accelerator, Arguments& arguments) {
   if (!arguments.prompts_file.empty()) prompts = read_lines(arguments.prompts_file);
   if (!arguments.tokens.empty()) {
     print_tokens(generator, arguments.tokens, arguments.generation);
-  } else if (prompts.size() == 1 && accelerator.world() == 1) {
+  } else if (prompts.size() == 1 && accelerator.world_size() == 1) {
     stream(generator, prompts[0], arguments.generation);
   } else {
     answer_all(accelerator, generator, prompts, arguments.generation);

@@ -119,9 +119,9 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   for (const auto& parameter : model->parameters()) parameters += parameter.numel();
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
 
-  const auto step_tokens =
-      static_cast<double>(arguments.batch_size * arguments.model.sequence * accelerator.world());
-  accelerator.print(parameters, " parameters, ", accelerator.world(), " processes, backend ",
+  const auto step_tokens = static_cast<double>(arguments.batch_size * arguments.model.sequence *
+                                               accelerator.world_size());
+  accelerator.print(parameters, " parameters, ", accelerator.world_size(), " processes, backend ",
                     accelerator.backend(), ", ", batches.size(), " steps per epoch");
   Progress progress;
   accelerator.register_for_checkpointing(progress);

@@ -17,8 +17,10 @@ namespace coupler::matrix {
 template <typename T>
 class Contents {
  public:
-  Contents(db_reduce reduce, int world)
-      : reduce_(reduce), inputs_(static_cast<size_t>(world)), row_(static_cast<size_t>(world)) {}
+  Contents(db_reduce reduce, int world_size)
+      : reduce_(reduce),
+        inputs_(static_cast<size_t>(world_size)),
+        row_(static_cast<size_t>(world_size)) {}
 
   // Copies the rank's input in cell `number`, starting at its element `first`.
   void copy(uint64_t number, int rank, uint64_t first, std::span<T> to) {
@@ -71,9 +73,9 @@ class Contents {
 
   const std::vector<T>& input(int rank, uint64_t length) {
     std::vector<T>& values = inputs_[static_cast<size_t>(rank)];
-    const int world = static_cast<int>(inputs_.size());
+    const int world_size = static_cast<int>(inputs_.size());
     for (uint64_t i = values.size(); i < length; ++i) {
-      values.push_back(element<T>(reduce_, world, kStoredSeed, rank, i));
+      values.push_back(element<T>(reduce_, world_size, kStoredSeed, rank, i));
     }
     return values;
   }
@@ -107,13 +109,13 @@ class Contents {
 // Holds the contents of the current dtype and reduction, for cells sorted by these.
 class Shelf {
  public:
-  explicit Shelf(int world) : world_(world) {}
+  explicit Shelf(int world_size) : world_size_(world_size) {}
 
   template <typename T>
   Contents<T>& of(const Cell& cell) {
     if (!held_ || cell.dtype != dtype_ || cell.reduce != reduce_) {
       held_.reset();  // frees the old memory before the new is allocated
-      held_ = std::make_shared<Contents<T>>(cell.reduce, world_);
+      held_ = std::make_shared<Contents<T>>(cell.reduce, world_size_);
       dtype_ = cell.dtype;
       reduce_ = cell.reduce;
     }
@@ -121,7 +123,7 @@ class Shelf {
   }
 
  private:
-  int world_;
+  int world_size_;
   db_dtype dtype_ = 0;
   db_reduce reduce_ = 0;
   std::shared_ptr<void> held_;  // a Contents<T> for the T of dtype_

@@ -35,8 +35,8 @@ struct Trial {
   std::vector<std::optional<std::string>> reports;  // by rank
   std::string tally;                                // operations: what rank 0 ran and rejected
 
-  int world() const { return arguments.world; }
-  int victim() const { return world() - 1; }
+  int world_size() const { return arguments.world_size; }
+  int victim() const { return world_size() - 1; }
   // A backend whose runtime ends the whole job when one rank ends.
   bool runtime_ends_job() const { return (plugin.capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0; }
 };
@@ -48,7 +48,7 @@ void perform(Trial& trial) {
   settings.insert(settings.end(), arguments.options.begin(), arguments.options.end());
   settings.insert(settings.end(), trial.options.begin(), trial.options.end());
   std::vector<std::string> command = {arguments.launcher, "launch", "-n",
-                                      std::to_string(arguments.world)};
+                                      std::to_string(arguments.world_size)};
   const auto add_settings = [&] {
     for (const std::string& setting : settings) {
       command.emplace_back("-o");
@@ -71,7 +71,7 @@ void perform(Trial& trial) {
   add_settings();
   trial.result =
       launch(command, folder.path().string(), arguments.cover == "full" ? kLongLimit : kLimit);
-  for (int rank = 0; rank < arguments.world; ++rank) {
+  for (int rank = 0; rank < arguments.world_size; ++rank) {
     std::ifstream file(fmt::format("{}/rank-{}", folder.path().string(), rank));
     std::optional<std::string> report;
     if (file) report = std::string(std::istreambuf_iterator<char>(file), {});
@@ -103,7 +103,7 @@ std::string expect_reports(const Trial& trial, const std::string& start,
                            const std::vector<std::string>& parts, int except = -1) {
   const bool may_be_cut = (trial.plugin.capabilities & DB_CAP_ABORT) == 0;
   int found = 0;
-  for (int rank = 0; rank < trial.world(); ++rank) {
+  for (int rank = 0; rank < trial.world_size(); ++rank) {
     const auto& report = trial.reports[static_cast<size_t>(rank)];
     if (rank == except) continue;
     if (!report) {
@@ -283,9 +283,9 @@ Finding run_behavior(const DriverArguments& arguments, const DistributedBackend&
   return finding;
 }
 
-void print_line(const Finding& finding, int world) {
+void print_line(const Finding& finding, int world_size) {
   std::printf("%s %-10s world %d %6.2f s  %s\n", finding.passed ? "PASS" : "FAIL",
-              finding.behavior.c_str(), world, finding.seconds, finding.text.c_str());
+              finding.behavior.c_str(), world_size, finding.seconds, finding.text.c_str());
   std::fflush(stdout);
 }
 
@@ -304,11 +304,11 @@ nlohmann::ordered_json cells_of(const std::string& tally) {
   return cells;
 }
 
-void print_json(const std::vector<Finding>& findings, const std::string& plugin, int world,
+void print_json(const std::vector<Finding>& findings, const std::string& plugin, int world_size,
                 bool passed) {
   using Json = nlohmann::ordered_json;
   Json json = {
-      {"plugin", plugin}, {"world", world}, {"passed", passed}, {"behaviours", Json::array()}};
+      {"plugin", plugin}, {"world", world_size}, {"passed", passed}, {"behaviours", Json::array()}};
   for (const Finding& finding : findings) {
     Json entry = {{"name", finding.behavior},
                   {"promise", finding.promise},
@@ -346,18 +346,18 @@ int run_driver(const DriverArguments& arguments) {
     const bool wanted = arguments.behaviors.empty() ||
                         std::find(arguments.behaviors.begin(), arguments.behaviors.end(),
                                   behavior.name) != arguments.behaviors.end();
-    if (!wanted || arguments.world < behavior.smallest_world) continue;
+    if (!wanted || arguments.world_size < behavior.smallest_world) continue;
     findings.push_back(run_behavior(arguments, plugin.table(), behavior));
     failures += findings.back().passed ? 0 : 1;
-    if (!arguments.json) print_line(findings.back(), arguments.world);
+    if (!arguments.json) print_line(findings.back(), arguments.world_size);
   }
   const auto run = static_cast<int>(findings.size());
   const bool passed = failures == 0 && run > 0;  // run may be 0: some need two processes
   if (arguments.json) {
-    print_json(findings, plugin.table().name, arguments.world, passed);
+    print_json(findings, plugin.table().name, arguments.world_size, passed);
   } else {
     std::printf("%s %s, world %d: %d of %d behaviours\n", passed ? "PASS" : "FAIL",
-                plugin.table().name, arguments.world, run - failures, run);
+                plugin.table().name, arguments.world_size, run - failures, run);
   }
   return passed ? 0 : 1;
 }

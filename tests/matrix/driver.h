@@ -10,7 +10,7 @@ namespace coupler::matrix {
 struct DriverArguments {
   std::string launcher;  // the coupler program
   std::string plugin;    // a name or path, as backend.use
-  int world = 2;
+  int world_size = 2;
   std::vector<std::string> behaviors;  // empty: all
   std::vector<std::string> options;    // -o of every launch
   std::string cover = "main";

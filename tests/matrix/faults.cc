@@ -16,7 +16,7 @@ int with_fault(Rank& rank, const std::function<void()>& fault) {
   const auto communicator = rank.connect();
   return rank.report_error([&] {
     for (int step = 0; step < 1000; ++step) {
-      if (step == 20 && rank.rank() == rank.world() - 1) fault();
+      if (step == 20 && rank.rank() == rank.world_size() - 1) fault();
       Values<float> values(1000, 1.0f);
       communicator->run(all_reduce(values));
     }
@@ -39,7 +39,7 @@ int deadline(Rank& rank) {
   const auto communicator = rank.connect();
   const int code = rank.report_error([&] {
     communicator->run(barrier());
-    if (rank.rank() == rank.world() - 1) std::this_thread::sleep_for(20 * timeout);
+    if (rank.rank() == rank.world_size() - 1) std::this_thread::sleep_for(20 * timeout);
     start = std::chrono::steady_clock::now();
     communicator->run(barrier());
   });

@@ -19,10 +19,10 @@ namespace coupler::matrix {
 namespace {
 
 int parse_world(const std::string& text) {
-  int world = 0;
+  int world_size = 0;
   const char* end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, world);
-  if (status == std::errc() && stop == end && world >= 1) return world;
+  const auto [stop, status] = std::from_chars(text.data(), end, world_size);
+  if (status == std::errc() && stop == end && world_size >= 1) return world_size;
   throw Error(ErrorCode::kUsage, fmt::format("--world: '{}' is not a number of processes", text),
               {.subject = "--world", .hint = "give an integer of at least 1"});
 }
@@ -40,7 +40,7 @@ DriverArguments parse_driver(int argc, char** argv) {
     if (name == "--plugin") {
       arguments.plugin = value();
     } else if (name == "--world") {
-      arguments.world = parse_world(value());
+      arguments.world_size = parse_world(value());
     } else if (name == "--behaviour") {
       arguments.behaviors.push_back(value());
     } else if (name == "--option") {

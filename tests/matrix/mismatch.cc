@@ -30,14 +30,14 @@ int mismatch(Rank& rank) {
   db_op op = all_reduce(values);
   op.count = 16;
   const std::string& variant = rank.arguments().variant;
-  const bool last = rank.rank() == rank.world() - 1;
+  const bool last = rank.rank() == rank.world_size() - 1;
   return rank.report_error([&] {
     if (variant == "root") {
       op.kind = DB_BROADCAST;
       op.root_or_peer = last ? 1 : 0;
     } else if (variant == "message") {
       op.kind = last ? DB_RECV : DB_SEND;
-      op.root_or_peer = last ? 0 : rank.world() - 1;
+      op.root_or_peer = last ? 0 : rank.world_size() - 1;
       op.count = last ? 8 : 16;
       if (!last && rank.rank() != 0) op = barrier();
     } else if (last) {

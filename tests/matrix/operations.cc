@@ -104,7 +104,7 @@ class CellRun {
     if (cell.kind == DB_ALL_TO_ALL_V) {
       sends_.clear();
       takes_.clear();
-      for (int rank = 0; rank < plan_.world; ++rank) {
+      for (int rank = 0; rank < plan_.world_size; ++rank) {
         sends_.push_back(plan_.between(plan_.me, rank));
         takes_.push_back(plan_.between(rank, plan_.me));
       }
@@ -208,7 +208,7 @@ std::string run_cell(Communicator& communicator, const Plan& plan, Shelf& shelf,
     throw;  // the communicator is dead, and the error names the operation itself
   } catch (const std::exception& error) {
     return fmt::format("cell {} ({}), world {}, rank {}: {}\n", plan.number, to_string(cell),
-                       plan.world, plan.me, error.what());
+                       plan.world_size, plan.me, error.what());
   }
   return {};
 }

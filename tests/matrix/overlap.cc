@@ -8,7 +8,7 @@ namespace coupler::matrix {
 
 int overlap(Rank& rank) {
   const auto communicator = rank.connect();
-  const auto world = static_cast<float>(rank.world());
+  const auto world_size = static_cast<float>(rank.world_size());
   constexpr size_t kWorks = 24;
   for (int round = 0; round < 10; ++round) {
     std::vector<Values<float>> buffers;
@@ -19,7 +19,7 @@ int overlap(Rank& rank) {
       if (i % 8 == 7) {
         Values<float> blocking(17, 1.0f);
         communicator->run(all_reduce(blocking));
-        check(blocking == Values<float>(17, world), "the blocking sum is wrong");
+        check(blocking == Values<float>(17, world_size), "the blocking sum is wrong");
       }
     }
     while (!works.empty()) {
@@ -27,7 +27,7 @@ int overlap(Rank& rank) {
       works.pop_back();
     }
     for (size_t i = 0; i < kWorks; ++i) {
-      check(buffers[i] == Values<float>(1 + i * 997, static_cast<float>(i) * world),
+      check(buffers[i] == Values<float>(1 + i * 997, static_cast<float>(i) * world_size),
             fmt::format("sum {} of round {} is wrong", i, round));
     }
   }

@@ -23,7 +23,7 @@ uint64_t Plan::sent_before(int from, int to) const {
 }
 
 uint64_t Plan::send_size(int rank) const {
-  const auto ranks = static_cast<uint64_t>(world);
+  const auto ranks = static_cast<uint64_t>(world_size);
   switch (cell.kind) {
     case DB_ALL_REDUCE:
     case DB_REDUCE:
@@ -38,9 +38,9 @@ uint64_t Plan::send_size(int rank) const {
     case DB_ALL_TO_ALL:
       return ranks * cell.count;
     case DB_REDUCE_SCATTER_V:
-      return before(world);
+      return before(world_size);
     case DB_ALL_TO_ALL_V:
-      return sent_before(rank, world);
+      return sent_before(rank, world_size);
     case DB_SCATTER:
       return rank == root ? ranks * cell.count : 0;
     default:
@@ -49,7 +49,7 @@ uint64_t Plan::send_size(int rank) const {
 }
 
 uint64_t Plan::recv_size(int rank) const {
-  const auto ranks = static_cast<uint64_t>(world);
+  const auto ranks = static_cast<uint64_t>(world_size);
   switch (cell.kind) {
     case DB_ALL_REDUCE:
     case DB_BROADCAST:
@@ -62,11 +62,11 @@ uint64_t Plan::recv_size(int rank) const {
     case DB_ALL_TO_ALL:
       return ranks * cell.count;
     case DB_ALL_GATHER_V:
-      return before(world);
+      return before(world_size);
     case DB_REDUCE_SCATTER_V:
       return count_of(rank);
     case DB_ALL_TO_ALL_V:
-      return sent_before(rank, world);
+      return sent_before(rank, world_size);
     case DB_GATHER:
       return rank == root ? ranks * cell.count : 0;
     default:
@@ -103,18 +103,18 @@ std::vector<Stretch> Plan::origin() const {
       return {{0, part(), size}};
     case DB_ALL_GATHER:
     case DB_GATHER:
-      for (int rank = 0; rank < world; ++rank) stretches.push_back({rank, 0, cell.count});
+      for (int rank = 0; rank < world_size; ++rank) stretches.push_back({rank, 0, cell.count});
       return stretches;
     case DB_ALL_GATHER_V:
-      for (int rank = 0; rank < world; ++rank) stretches.push_back({rank, 0, count_of(rank)});
+      for (int rank = 0; rank < world_size; ++rank) stretches.push_back({rank, 0, count_of(rank)});
       return stretches;
     case DB_ALL_TO_ALL:
-      for (int rank = 0; rank < world; ++rank) {
+      for (int rank = 0; rank < world_size; ++rank) {
         stretches.push_back({rank, static_cast<uint64_t>(me) * cell.count, cell.count});
       }
       return stretches;
     case DB_ALL_TO_ALL_V:
-      for (int rank = 0; rank < world; ++rank) {
+      for (int rank = 0; rank < world_size; ++rank) {
         stretches.push_back({rank, sent_before(rank, me), between(rank, me)});
       }
       return stretches;
@@ -123,13 +123,13 @@ std::vector<Stretch> Plan::origin() const {
   }
 }
 
-Plan plan_of(const Cell& cell, int world, int me, uint64_t number) {
-  Plan plan{.cell = cell, .world = world, .me = me};
+Plan plan_of(const Cell& cell, int world_size, int me, uint64_t number) {
+  Plan plan{.cell = cell, .world_size = world_size, .me = me};
   plan.number = number;
   // Random; otherwise each size and way of calling would have only one root and one way of waiting.
-  plan.root = static_cast<int>(mix(kStoredSeed, 0, number) % static_cast<uint64_t>(world));
+  plan.root = static_cast<int>(mix(kStoredSeed, 0, number) % static_cast<uint64_t>(world_size));
   plan.polls = mix(kStoredSeed, 1, number) % 2 == 0;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     const bool empty = cell.count == 0 || rank == 1;
     plan.counts.push_back(empty ? 0 : cell.count + static_cast<uint64_t>(rank));
   }

@@ -17,7 +17,7 @@ struct Stretch {
 
 struct Plan {
   Cell cell;
-  int world = 1, me = 0, root = 0;
+  int world_size = 1, me = 0, root = 0;
   uint64_t number = 0;           // of the cell, from 1
   bool polls = false;            // polls for completion instead of waiting
   std::vector<uint64_t> counts;  // V kinds with one array: by rank
@@ -36,6 +36,6 @@ struct Plan {
   std::vector<Stretch> origin() const;
 };
 
-Plan plan_of(const Cell& cell, int world, int me, uint64_t number);
+Plan plan_of(const Cell& cell, int world_size, int me, uint64_t number);
 
 }  // namespace coupler::matrix

@@ -68,7 +68,7 @@ Rank::Rank(RankArguments arguments)
     check(score > 0, reason.data());
     use_cuda_memory();
   }
-  if (process_.world > 1) store_ = open_job_store(process_, config_);
+  if (process_.world_size > 1) store_ = open_job_store(process_, config_);
 }
 
 std::shared_ptr<Communicator> Rank::connect(const std::string& name) {

@@ -28,7 +28,7 @@ class Rank {
   explicit Rank(RankArguments arguments);
 
   int rank() const { return process_.rank; }
-  int world() const { return process_.world; }
+  int world_size() const { return process_.world_size; }
   const RankArguments& arguments() const { return arguments_; }
   const Config& config() const { return config_; }
   std::shared_ptr<Communicator> connect(const std::string& name = "world");

@@ -13,10 +13,10 @@ namespace {
 
 template <typename T>
 void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blocking) {
-  const int world = communicator.size(), me = communicator.rank();
-  const int next = (me + 1) % world, previous = (me + world - 1) % world;
+  const int world_size = communicator.size(), me = communicator.rank();
+  const int next = (me + 1) % world_size, previous = (me + world_size - 1) % world_size;
   Values<T> out(count), in(count);
-  for (uint64_t i = 0; i < count; ++i) out[i] = element<T>(0, world, count, me, i);
+  for (uint64_t i = 0; i < count; ++i) out[i] = element<T>(0, world_size, count, me, i);
   db_op send{};
   send.kind = DB_SEND;
   send.dtype = dtype;
@@ -33,7 +33,7 @@ void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blo
   if (blocking) {
     // A blocking send may wait for its receiver, so even ranks send first. In a ring of odd length
     // two neighbors are even; the last of them receives first.
-    const bool sends_first = me % 2 == 0 && me != world - 1;
+    const bool sends_first = me % 2 == 0 && me != world_size - 1;
     communicator.run(sends_first ? send : recv);
     communicator.run(sends_first ? recv : send);
   } else {
@@ -43,16 +43,16 @@ void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blo
     receiving.wait();
   }
   for (uint64_t i = 0; i < count; ++i) {
-    const T expected = element<T>(0, world, count, previous, i);
+    const T expected = element<T>(0, world_size, count, previous, i);
     if (std::memcmp(&in[i], &expected, sizeof(T)) == 0) continue;
     fail(fmt::format("dtype {} x{}: element {} is wrong", dtype, count, i));
   }
 }
 
 void tags(Communicator& communicator) {
-  const int world = communicator.size(), me = communicator.rank();
+  const int world_size = communicator.size(), me = communicator.rank();
   constexpr int kMessages = 8;
-  const int next = (me + 1) % world, previous = (me + world - 1) % world;
+  const int next = (me + 1) % world_size, previous = (me + world_size - 1) % world_size;
   std::vector<Values<float>> out, in;
   for (int i = 0; i < kMessages; ++i) {
     out.emplace_back(100 + i, static_cast<float>(me * 100 + i));
@@ -76,7 +76,7 @@ void tags(Communicator& communicator) {
 
 int send_recv(Rank& rank) {
   const auto communicator = rank.connect();
-  if (rank.world() == 1) return 0;
+  if (rank.world_size() == 1) return 0;
   for (db_dtype dtype = DB_I8; dtype <= DB_F8_E5M2; ++dtype) {
     for (const uint64_t count : {uint64_t{0}, uint64_t{1}, kPrime, kLarge}) {
       if (count == kLarge && dtype != DB_F32 && dtype != DB_BF16 &&

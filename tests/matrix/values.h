@@ -147,7 +147,7 @@ double to_number(T value) {
 
 // The rank's input at index; reduce 0: arbitrary bits to be moved.
 template <typename T>
-T element(db_reduce reduce, int world, uint64_t seed, int rank, uint64_t index) {
+T element(db_reduce reduce, int world_size, uint64_t seed, int rank, uint64_t index) {
   const uint64_t random = mix(seed, static_cast<uint64_t>(rank), index);
   if constexpr (std::is_same_v<T, Bool>) {
     // Mostly 1 for "and", mostly 0 for "or", so that both results occur.
@@ -161,7 +161,7 @@ T element(db_reduce reduce, int world, uint64_t seed, int rank, uint64_t index) 
       case DB_PROD:
         return from_number<T>(static_cast<double>(random % 3 + 1) * (random & 8 ? -1 : 1));
       case DB_AVG:  // the sum divides by the number of ranks
-        return from_number<T>(static_cast<double>(random % 8) * world);
+        return from_number<T>(static_cast<double>(random % 8) * world_size);
       default:
         return from_number<T>(static_cast<double>(random % 32) - 16);
     }

@@ -27,19 +27,19 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static uint64_t total(const uint64_t* counts, int32_t world) {
+static uint64_t total(const uint64_t* counts, int32_t world_size) {
   uint64_t sum = 0;
   int32_t rank;
-  for (rank = 0; counts != NULL && rank < world; ++rank) sum += counts[rank];
+  for (rank = 0; counts != NULL && rank < world_size; ++rank) sum += counts[rank];
   return sum;
 }
 
-trace_entry trace_begin(const db_op* op, int32_t world) {
+trace_entry trace_begin(const db_op* op, int32_t world_size) {
   trace_entry entry = {op->kind, op->dtype, op->count, now_ns()};
   if (op->kind == DB_ALL_GATHER_V || op->kind == DB_REDUCE_SCATTER_V) {
-    entry.count = total(op->recv_counts, world);
+    entry.count = total(op->recv_counts, world_size);
   } else if (op->kind == DB_ALL_TO_ALL_V) {
-    entry.count = total(op->send_counts, world);
+    entry.count = total(op->send_counts, world_size);
   }
   return entry;
 }

@@ -17,7 +17,7 @@ typedef struct trace_log {
   db_severity severity;
 } trace_log;
 
-trace_entry trace_begin(const db_op* op, int32_t world);
+trace_entry trace_begin(const db_op* op, int32_t world_size);
 void trace_end(const trace_log* log, const trace_entry* entry, const char* outcome);
 
 const char* status_name(db_status status);

@@ -164,7 +164,7 @@ std::string CheckpointCommit::finish(Manifest manifest,
 std::string CheckpointCommit::lead(Manifest manifest, const std::string& own) {
   std::vector<std::string> reports = {own};
   const auto latest = std::chrono::steady_clock::now() + options_.timeout;
-  for (int rank = 1; rank < options_.world; ++rank) {
+  for (int rank = 1; rank < options_.world_size; ++rank) {
     reports.push_back(await(fmt::format("{}/{}", key("files"), rank), rank,
                             latest - std::chrono::steady_clock::now()));
   }
@@ -200,7 +200,7 @@ std::string CheckpointCommit::lead(Manifest manifest, const std::string& own) {
   const std::string folder = std::filesystem::path(save_.path).filename();
   manifest.number = read_name(folder)->number;
   manifest.save = save_.identity;
-  manifest.world = options_.world;
+  manifest.world_size = options_.world_size;
   manifest.saved_at = now_utc();
   std::string committed = folder_->commit(manifest);
   if (options_.total_limit > 0) {

@@ -32,11 +32,11 @@ struct NamedFile {
 class CheckpointCommit {
  public:
   struct Options {
-    int rank = 0, world = 1;
+    int rank = 0, world_size = 1;
     std::chrono::nanoseconds timeout{};  // for the slowest rank to write its files
     int64_t total_limit = 0;             // 0: all are kept
   };
-  // store: used for nothing else; null if world is 1.
+  // store: used for nothing else; null if the world size is 1.
   CheckpointCommit(std::shared_ptr<Store> store, const Options& options);
 
   struct Save {

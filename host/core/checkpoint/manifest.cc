@@ -64,7 +64,7 @@ void check_rules(const Manifest& manifest) {
   if (!manifest.save.empty() && !is_save_identity(manifest.save))
     throw JsonProblem{"save", fmt::format("must be 32 lower-case hexadecimal digits, not '{}'",
                                           for_message(manifest.save))};
-  if (manifest.world < 1) throw JsonProblem{"world", "must be at least 1"};
+  if (manifest.world_size < 1) throw JsonProblem{"world", "must be at least 1"};
   if (!is_time(manifest.saved_at))
     throw JsonProblem{"saved_at", fmt::format("must be a time such as 2026-01-31T09:30:00Z, not "
                                               "'{}'",
@@ -80,9 +80,9 @@ void check_rules(const Manifest& manifest) {
       throw JsonProblem{key + ".name", fmt::format("'{}' {}", for_message(file.name), rule)};
     if (!names.insert(file.name).second)
       throw JsonProblem{key + ".name", fmt::format("'{}' is given twice", for_message(file.name))};
-    if (file.rank >= manifest.world)
+    if (file.rank >= manifest.world_size)
       throw JsonProblem{key + ".rank", fmt::format("must be below the world size {}, not {}",
-                                                   manifest.world, file.rank)};
+                                                   manifest.world_size, file.rank)};
     if (file.rank >= 0 && manifest.save.empty())
       throw JsonProblem{key + ".rank", "requires the identity of the save"};
     if (file.bytes > kMost - total)
@@ -115,7 +115,7 @@ std::string to_text(const Manifest& manifest) {
                                  {"number", manifest.number}};
   if (!manifest.save.empty()) json["save"] = manifest.save;
   json["steps"] = manifest.steps;
-  json["world"] = manifest.world;
+  json["world"] = manifest.world_size;
   json["backend"] = manifest.backend;
   json["plan"] = manifest.plan;
   json["coupler_version"] = manifest.coupler_version;
@@ -305,7 +305,7 @@ Manifest read(std::string_view text) {
   }
   manifest.number = static_cast<int64_t>(fields.count("number"));
   manifest.steps = static_cast<int64_t>(fields.count("steps"));
-  manifest.world = static_cast<int>(fields.count("world", std::numeric_limits<int>::max()));
+  manifest.world_size = static_cast<int>(fields.count("world", std::numeric_limits<int>::max()));
   manifest.backend = fields.text("backend");
   manifest.plan = fields.text("plan");
   manifest.coupler_version = fields.text("coupler_version");

@@ -38,7 +38,7 @@ struct Manifest {
   int64_t number = 0;  // of the checkpoint, counted from 0
   std::string save;    // identity of the save (names.h), which its pieces carry; "": it has none
   int64_t steps = 0;   // optimizer steps done
-  int world = 1;
+  int world_size = 1;
   std::string backend;
   std::string plan;
   std::string coupler_version;

@@ -81,9 +81,10 @@ void check_arguments(const CommunicatorState& state, const db_op& op) {
     refuse(fmt::format("db_op.kind {} is unknown", op.kind), "use one of the db_kind values");
   }
   const bool rooted = is_rooted(op.kind) || is_pairwise(op.kind);
-  if (rooted && (op.root_or_peer < 0 || op.root_or_peer >= state.world)) {
-    refuse(fmt::format("rank {} is out of range for world size {}", op.root_or_peer, state.world),
-           "name a rank from 0 to world - 1");
+  if (rooted && (op.root_or_peer < 0 || op.root_or_peer >= state.world_size)) {
+    refuse(
+        fmt::format("rank {} is out of range for world size {}", op.root_or_peer, state.world_size),
+        "name a rank from 0 to world - 1");
   }
   const bool sends = op.kind == DB_ALL_TO_ALL_V;
   const bool takes = sends || op.kind == DB_ALL_GATHER_V || op.kind == DB_REDUCE_SCATTER_V;
@@ -125,8 +126,8 @@ void complete(const CommunicatorState& state, db_op& op, uint64_t flags) {
 }
 
 RendezvousInfo rendezvous_of(const std::shared_ptr<Store>& store, const std::string& name, int rank,
-                             int world, std::chrono::nanoseconds timeout) {
-  return {.store = store, .name = name, .rank = rank, .world = world, .timeout = timeout};
+                             int world_size, std::chrono::nanoseconds timeout) {
+  return {.store = store, .name = name, .rank = rank, .world_size = world_size, .timeout = timeout};
 }
 
 // For a backend that takes only a device's memory.
@@ -167,21 +168,21 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
                 fmt::format("communicator '{}': the configuration is missing", options.name),
                 {.subject = options.name, .hint = "set CommunicatorOptions::backend"});
   }
-  if (process.world > 1 && !options.store) {
+  if (process.world_size > 1 && !options.store) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("communicator '{}': {} ranks need a store through which to meet",
-                            options.name, process.world),
+                            options.name, process.world_size),
                 {.subject = options.name, .hint = "pass the result of join_store"});
   }
   auto backend = std::make_shared<RawCommunicator>(options);
   std::shared_ptr<Store> store;
   std::unique_ptr<FlightRecorder> recorder;
-  if (process.world > 1) {
+  if (process.world_size > 1) {
     store = Store::with_prefix(options.store, options.name);
-    const RendezvousInfo rendezvous =
-        rendezvous_of(store, options.name, process.rank, process.world, options.backend->timeout);
+    const RendezvousInfo rendezvous = rendezvous_of(store, options.name, process.rank,
+                                                    process.world_size, options.backend->timeout);
     SharedSettings settings = {
-        {"the number of ranks", fmt::format("{}", process.world)},
+        {"the number of ranks", fmt::format("{}", process.world_size)},
         {"backend.timeout",
          fmt::format("{} ms", options.backend->timeout / std::chrono::milliseconds(1))}};
     for (auto& setting : backend->settings()) settings.push_back(std::move(setting));
@@ -191,7 +192,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   backend->connect();
   std::shared_ptr<Communicator> host_side;
   if (options.host_side && !backend->takes(DB_MEMORY_HOST)) host_side = make_host_side(options);
-  std::vector<int> world_ranks(static_cast<size_t>(process.world));
+  std::vector<int> world_ranks(static_cast<size_t>(process.world_size));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   auto state = std::make_shared<CommunicatorState>(options.name, std::move(backend),
                                                    std::move(store), options.backend->timeout,
@@ -201,7 +202,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
 }
 
 int Communicator::rank() const { return state_->rank; }
-int Communicator::size() const { return state_->world; }
+int Communicator::size() const { return state_->world_size; }
 const std::string& Communicator::name() const { return state_->name; }
 std::string Communicator::backend() const { return state_->backend->plugin().name(); }
 const DeviceMemory* Communicator::device() const { return state_->device.get(); }
@@ -219,7 +220,7 @@ void Communicator::run(db_op op) {
   CommunicatorState& state = *state_;
   check_arguments(state, op);
   if (is_on_device(state, op)) {
-    if (state.world == 1 && run_alone(*state.device, op)) return;
+    if (state.world_size == 1 && run_alone(*state.device, op)) return;
     if (!state.on_streams) return run_staged(op);
     // The stream waits, not the host.
     const Span span(kind_name(op.kind).data(), SpanKind::kWork, bytes_of(op));
@@ -247,7 +248,7 @@ void Communicator::run(db_op op) {
 }
 
 void Communicator::run_staged(const db_op& op) {
-  const Staging staging(*state_->device, op, state_->rank, state_->world);
+  const Staging staging(*state_->device, op, state_->rank, state_->world_size);
   run(staging.op());
   staging.finish();
 }
@@ -256,7 +257,7 @@ Work Communicator::submit(db_op op) {
   CommunicatorState& state = *state_;
   check_arguments(state, op);
   if (is_on_device(state, op)) {
-    if (state.world == 1 && run_alone(*state.device, op)) return {};
+    if (state.world_size == 1 && run_alone(*state.device, op)) return {};
     if (state.on_streams) return submit_on_stream(op);
     run_staged(op);
     return {};
@@ -337,14 +338,14 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
 
 void Communicator::verify(const SharedSettings& settings) {
   CommunicatorState& state = *state_;
-  if (state.world == 1) return;
+  if (state.world_size == 1) return;
   const uint64_t number = [&] {
     const std::lock_guard lock(state.submit_mutex);
     state.throw_if_dead();
     return ++state.verifications;
   }();
   verify_settings(rendezvous_of(Store::with_prefix(state.store, fmt::format("verify/{}", number)),
-                                state.name, state.rank, state.world, state.timeout),
+                                state.name, state.rank, state.world_size, state.timeout),
                   settings);
 }
 

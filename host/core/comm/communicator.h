@@ -77,7 +77,7 @@ class Work {
 struct CommunicatorOptions {
   Plugin plugin;
   ProcessInfo process;
-  std::shared_ptr<Store> store;  // of the job; null if world is 1
+  std::shared_ptr<Store> store;  // of the job; null if the world size is 1
   const BackendConfig* backend;  // timeout, interface, the plugin's options; read during create
   std::string name = "world";    // unique per job: prefixes store keys, appears in messages
   // Where this rank's tensors are, besides host memory; null: nowhere else.

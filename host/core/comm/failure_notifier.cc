@@ -79,7 +79,7 @@ void FailureNotifier::await_others(uint64_t sequence) const {
   // A rank stuck in the same operation gives up at about the same time and shows it.
   for (int attempt = 0; attempt < 10; ++attempt) {
     bool all = true;
-    for (int other = 0; other < world_ && all; ++other) {
+    for (int other = 0; other < world_size_ && all; ++other) {
       all = other == rank_ || progress(other).sequence >= sequence;
     }
     if (all) return;
@@ -91,7 +91,7 @@ std::string FailureNotifier::describe_missing(uint64_t sequence, int* rank) cons
   std::string text;
   *rank = -1;
   if (recorder_ == nullptr) await_others(sequence);
-  for (int other = 0; other < world_; ++other) {
+  for (int other = 0; other < world_size_; ++other) {
     if (other == rank_) continue;
     const Progress last = progress(other);
     std::string state;
@@ -166,8 +166,8 @@ std::optional<SharedError> FailureNotifier::find_disagreement() const {
                  [](const RecentOperation& entry) { return entry.sequence != 0; });
   }
   std::sort(mine.begin(), mine.end(), [](auto& a, auto& b) { return a.sequence < b.sequence; });
-  const auto texts = store_->get_ranks("notice/rank", world_, std::chrono::nanoseconds(0));
-  for (int rank = 0; rank < world_; ++rank) {
+  const auto texts = store_->get_ranks("notice/rank", world_size_, std::chrono::nanoseconds(0));
+  for (int rank = 0; rank < world_size_; ++rank) {
     if (rank == rank_) continue;
     const std::vector<RecentOperation> theirs = parse_operations(texts[static_cast<size_t>(rank)]);
     for (const RecentOperation& entry : mine) {

@@ -19,8 +19,8 @@ namespace coupler {
 class FailureNotifier {
  public:
   // recorder may be null; the store's keys are the communicator's own.
-  FailureNotifier(FlightRecorder* recorder, std::shared_ptr<Store> store, int rank, int world)
-      : recorder_(recorder), store_(std::move(store)), rank_(rank), world_(world) {}
+  FailureNotifier(FlightRecorder* recorder, std::shared_ptr<Store> store, int rank, int world_size)
+      : recorder_(recorder), store_(std::move(store)), rank_(rank), world_size_(world_size) {}
 
   bool through_store() const { return recorder_ == nullptr; }
 
@@ -56,7 +56,7 @@ class FailureNotifier {
 
   FlightRecorder* recorder_;
   std::shared_ptr<Store> store_;
-  int rank_, world_;
+  int rank_, world_size_;
   mutable std::mutex mutex_;  // of recent_
   std::array<RecentOperation, 16> recent_;
 };

@@ -112,9 +112,9 @@ uint64_t pack_operation(int32_t kind, int32_t dtype, int32_t reduce, int32_t roo
          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
 }
 
-void add_counts(const uint64_t* counts, int world, Fingerprint& result) {
-  uint64_t hash = static_cast<uint64_t>(world);
-  for (int rank = 0; rank < world; ++rank) {
+void add_counts(const uint64_t* counts, int world_size, Fingerprint& result) {
+  uint64_t hash = static_cast<uint64_t>(world_size);
+  for (int rank = 0; rank < world_size; ++rank) {
     hash = (hash ^ counts[rank]) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 31;
     result.shown += counts[rank];
@@ -142,7 +142,7 @@ bool is_rooted(db_kind kind) {
 }
 bool is_pairwise(db_kind kind) { return kind == DB_SEND || kind == DB_RECV; }
 
-Fingerprint fingerprint_of(const db_op& op, int world) {
+Fingerprint fingerprint_of(const db_op& op, int world_size) {
   Fingerprint result;
   if (op.kind == DB_BARRIER) {
     result.what = pack_operation(op.kind, 0, 0, 0);
@@ -158,10 +158,10 @@ Fingerprint fingerprint_of(const db_op& op, int world) {
   switch (op.kind) {
     case DB_ALL_GATHER_V:
     case DB_REDUCE_SCATTER_V:
-      add_counts(op.recv_counts, world, result);
+      add_counts(op.recv_counts, world_size, result);
       break;
     case DB_ALL_TO_ALL_V:
-      for (int rank = 0; rank < world; ++rank) result.shown += op.send_counts[rank];
+      for (int rank = 0; rank < world_size; ++rank) result.shown += op.send_counts[rank];
       break;
     default:
       result.size = result.shown = op.count;
@@ -194,16 +194,16 @@ std::string describe(const Fingerprint& operation) {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "the recorder is shared by processes");
 
-size_t FlightRecorder::bytes(int world) {
-  const auto ranks = static_cast<size_t>(world);
+size_t FlightRecorder::bytes(int world_size) {
+  const auto ranks = static_cast<size_t>(world_size);
   return align(sizeof(Header)) + ranks * sizeof(Member) + kSlots * ranks * sizeof(Entry) +
          ranks * ranks * 2 * kPairSlots * sizeof(Entry) +
          kCountSlots * ranks * (1 + 2 * ranks) * sizeof(Word);
 }
 
-FlightRecorder::FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, int world)
-    : memory_(std::move(memory)), rank_(rank), world_(world) {
-  const auto ranks = static_cast<size_t>(world);
+FlightRecorder::FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, int world_size)
+    : memory_(std::move(memory)), rank_(rank), world_size_(world_size) {
+  const auto ranks = static_cast<size_t>(world_size);
   members_ = reinterpret_cast<Member*>(memory_->data() + align(sizeof(Header)));
   entries_ = reinterpret_cast<Entry*>(members_ + ranks);
   pairs_ = entries_ + kSlots * ranks;
@@ -213,13 +213,13 @@ FlightRecorder::FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, i
 
 FlightRecorder::Entry& FlightRecorder::pair_entry(int sender, int receiver, bool sender_side,
                                                   uint64_t sequence) const {
-  const auto pair = static_cast<uint64_t>(sender) * static_cast<uint64_t>(world_) +
+  const auto pair = static_cast<uint64_t>(sender) * static_cast<uint64_t>(world_size_) +
                     static_cast<uint64_t>(receiver);
   return pairs_[(pair * 2 + (sender_side ? 0 : 1)) * kPairSlots + sequence % kPairSlots];
 }
 
 FlightRecorder::Word* FlightRecorder::counts(uint64_t sequence, int rank) const {
-  const auto ranks = static_cast<uint64_t>(world_);
+  const auto ranks = static_cast<uint64_t>(world_size_);
   return counts_ + (sequence % kCountSlots * ranks + static_cast<uint64_t>(rank)) * (1 + 2 * ranks);
 }
 
@@ -248,7 +248,7 @@ bool FlightRecorder::read(const Entry& entry, uint64_t sequence, Fingerprint& op
 std::optional<Disagreement> FlightRecorder::enter(uint64_t sequence, const Fingerprint& operation,
                                                   uint64_t chain) {
   write(entry(sequence, rank_), sequence, operation, chain);
-  for (int rank = 0; rank < world_; ++rank) {
+  for (int rank = 0; rank < world_size_; ++rank) {
     Fingerprint theirs;
     uint64_t their_chain = 0;
     if (rank == rank_ || !read(entry(sequence, rank), sequence, theirs, their_chain)) continue;
@@ -264,16 +264,16 @@ std::optional<Disagreement> FlightRecorder::enter_counts(uint64_t sequence,
   // Per rank: the sequence, then what it sends to each, then what it takes from each.
   Word* mine = counts(sequence, rank_);
   mine[0].store(0, std::memory_order_relaxed);
-  for (int rank = 0; rank < world_; ++rank) {
+  for (int rank = 0; rank < world_size_; ++rank) {
     mine[1 + rank].store(send_counts[rank], std::memory_order_release);
-    mine[1 + world_ + rank].store(recv_counts[rank], std::memory_order_release);
+    mine[1 + world_size_ + rank].store(recv_counts[rank], std::memory_order_release);
   }
   mine[0].exchange(sequence, std::memory_order_seq_cst);
-  for (int rank = 0; rank < world_; ++rank) {
+  for (int rank = 0; rank < world_size_; ++rank) {
     const Word* peer = counts(sequence, rank);
     if (rank == rank_ || peer[0].load(std::memory_order_seq_cst) != sequence) continue;
     const uint64_t sends = peer[1 + rank_].load(std::memory_order_acquire);
-    const uint64_t takes = peer[1 + world_ + rank_].load(std::memory_order_acquire);
+    const uint64_t takes = peer[1 + world_size_ + rank_].load(std::memory_order_acquire);
     if (peer[0].load(std::memory_order_relaxed) != sequence) continue;
     if (takes != send_counts[rank]) {
       return Disagreement{.rank = rank,
@@ -315,7 +315,7 @@ void FlightRecorder::refuse(uint64_t sequence) {
 }
 
 int FlightRecorder::refused_by(uint64_t sequence) const {
-  for (int rank = 0; rank < world_; ++rank) {
+  for (int rank = 0; rank < world_size_; ++rank) {
     if (entry(sequence, rank).refused.load(std::memory_order_acquire) == sequence) return rank;
   }
   return -1;

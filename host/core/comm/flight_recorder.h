@@ -76,7 +76,7 @@ struct Fingerprint {
 
 // Includes only what matters for the kind: a barrier has no dtype, a broadcast no reduction.
 // ALL_TO_ALL_V's counts differ by rank: the flight recorder compares them pair by pair.
-Fingerprint fingerprint_of(const db_op& op, int world);
+Fingerprint fingerprint_of(const db_op& op, int world_size);
 Fingerprint split_fingerprint(std::string_view name);
 
 // The running hash of a sequence of operations.
@@ -114,8 +114,8 @@ struct Progress {
 
 class FlightRecorder {
  public:
-  FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, int world);
-  static size_t bytes(int world);
+  FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, int world_size);
+  static size_t bytes(int world_size);
 
   void close_file() { memory_->close_file(); }
 
@@ -170,7 +170,7 @@ class FlightRecorder {
   Header& header() const { return *reinterpret_cast<Header*>(memory_->data()); }
   Member& member(int rank) const { return members_[rank]; }
   Entry& entry(uint64_t sequence, int rank) const {
-    return entries_[sequence % kSlots * static_cast<uint64_t>(world_) +
+    return entries_[sequence % kSlots * static_cast<uint64_t>(world_size_) +
                     static_cast<uint64_t>(rank)];
   }
   Entry& pair_entry(int sender, int receiver, bool sender_side, uint64_t sequence) const;
@@ -179,7 +179,7 @@ class FlightRecorder {
   static bool read(const Entry& entry, uint64_t sequence, Fingerprint& operation, uint64_t& chain);
 
   std::unique_ptr<SharedMemory> memory_;
-  int rank_, world_;
+  int rank_, world_size_;
   Member* members_;
   Entry* entries_;
   Entry* pairs_;

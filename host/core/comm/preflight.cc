@@ -79,7 +79,7 @@ std::vector<std::string> split_fields(const std::string& text) {
     throw Error(ErrorCode::kTimeout,
                 fmt::format("communicator '{}': no sign of rank{} {} of {} within {} s",
                             rendezvous.name, fields[1].find(',') == std::string::npos ? "" : "s",
-                            fields[1], rendezvous.world, fields[2]),
+                            fields[1], rendezvous.world_size, fields[2]),
                 {.rank = std::stoi(fields[1]),
                  .subject = rendezvous.name,
                  .hint = "see whether these ranks were started and what they ended with; "
@@ -110,7 +110,7 @@ Collected collect(const RendezvousInfo& rendezvous, const std::string& prefix) {
   Collected result;
   // So that rank 0's key is set, too, and the store answers once.
   rendezvous.store->set(prefix + "/0", "");
-  auto values = rendezvous.store->get_ranks(prefix, rendezvous.world, rendezvous.timeout);
+  auto values = rendezvous.store->get_ranks(prefix, rendezvous.world_size, rendezvous.timeout);
   for (size_t rank = 0; rank < values.size(); ++rank) {
     if (!values[rank]) {
       result.absent += fmt::format("{}{}", result.absent.empty() ? "" : ", ", rank);
@@ -146,7 +146,7 @@ void verify_settings(const RendezvousInfo& rendezvous, const SharedSettings& set
     verdict = fmt::format("absent{}{}{}{:.3g}", kValueStart, others.absent, kValueStart,
                           std::chrono::duration<double>(rendezvous.timeout).count());
   }
-  for (int rank = 1; rank < rendezvous.world && verdict == "ok"; ++rank) {
+  for (int rank = 1; rank < rendezvous.world_size && verdict == "ok"; ++rank) {
     const std::string text =
         difference(settings, decode_settings(others.values[static_cast<size_t>(rank)]), rank);
     if (!text.empty()) verdict = text;
@@ -157,7 +157,8 @@ void verify_settings(const RendezvousInfo& rendezvous, const SharedSettings& set
 
 std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own) {
   rendezvous.store->set(fmt::format("world/{}", rendezvous.rank), std::to_string(own));
-  const auto texts = rendezvous.store->get_ranks("world", rendezvous.world, rendezvous.timeout);
+  const auto texts =
+      rendezvous.store->get_ranks("world", rendezvous.world_size, rendezvous.timeout);
   std::vector<int> ranks;
   for (const auto& text : texts) {
     if (!text) {
@@ -171,7 +172,7 @@ std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own) {
 }
 
 std::unique_ptr<FlightRecorder> share_recorder(const RendezvousInfo& rendezvous) {
-  const size_t bytes = FlightRecorder::bytes(rendezvous.world);
+  const size_t bytes = FlightRecorder::bytes(rendezvous.world_size);
   std::unique_ptr<SharedMemory> memory;
   bool shared = false;
   if (rendezvous.rank == 0) {
@@ -189,7 +190,8 @@ std::unique_ptr<FlightRecorder> share_recorder(const RendezvousInfo& rendezvous)
     shared = await_rank_0(rendezvous, "board/verdict") == "shared";
   }
   if (!shared) return nullptr;
-  return std::make_unique<FlightRecorder>(std::move(memory), rendezvous.rank, rendezvous.world);
+  return std::make_unique<FlightRecorder>(std::move(memory), rendezvous.rank,
+                                          rendezvous.world_size);
 }
 
 }  // namespace coupler

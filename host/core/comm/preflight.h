@@ -20,7 +20,7 @@ struct RendezvousInfo {
   std::shared_ptr<Store> store;  // of this communicator
   std::string name;
   int rank = 0;
-  int world = 1;
+  int world_size = 1;
   std::chrono::nanoseconds timeout{};
 };
 

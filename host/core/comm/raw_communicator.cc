@@ -330,9 +330,9 @@ void RawCommunicator::connect() {
       .options = options_->data(),
       .option_count = options_->size(),
       .rank = process_.rank,
-      .size = process_.world,
+      .size = process_.world_size,
       .local_rank = process_.local_rank,
-      .local_size = process_.local_world,
+      .local_size = process_.local_world_size,
       .device_index = device_index_,
       .memory = device_index_ < 0 ? DB_MEMORY_HOST : DB_MEMORY_CUDA,
       .default_timeout_ns = timeout_.count(),
@@ -344,10 +344,10 @@ void RawCommunicator::connect() {
   const db_status status = plugin_.table().create(&params, &communicator_, error.get());
   if (status != DB_OK) {
     communicator_ = nullptr;
-    throw make_error(
-        status, error,
-        fmt::format("rank {} of {} cannot create its communicator", process_.rank, process_.world),
-        plugin_.name());
+    throw make_error(status, error,
+                     fmt::format("rank {} of {} cannot create its communicator", process_.rank,
+                                 process_.world_size),
+                     plugin_.name());
   }
 }
 

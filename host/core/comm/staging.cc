@@ -7,14 +7,14 @@
 namespace coupler {
 namespace {
 
-uint64_t sum_of(const uint64_t* counts, int world) {
-  return std::accumulate(counts, counts + world, uint64_t{0});
+uint64_t sum_of(const uint64_t* counts, int world_size) {
+  return std::accumulate(counts, counts + world_size, uint64_t{0});
 }
 
 }  // namespace
 
-OperationExtent extent_of(const db_op& op, int rank, int world) {
-  const auto all = static_cast<uint64_t>(world) * op.count;
+OperationExtent extent_of(const db_op& op, int rank, int world_size) {
+  const auto all = static_cast<uint64_t>(world_size) * op.count;
   const bool root = op.root_or_peer == rank;
   switch (op.kind) {
     case DB_ALL_REDUCE:
@@ -26,15 +26,15 @@ OperationExtent extent_of(const db_op& op, int rank, int world) {
     case DB_ALL_GATHER:
       return {op.count, all};
     case DB_ALL_GATHER_V:
-      return {op.recv_counts[rank], sum_of(op.recv_counts, world)};
+      return {op.recv_counts[rank], sum_of(op.recv_counts, world_size)};
     case DB_REDUCE_SCATTER:
       return {all, op.count};
     case DB_REDUCE_SCATTER_V:
-      return {sum_of(op.recv_counts, world), op.recv_counts[rank]};
+      return {sum_of(op.recv_counts, world_size), op.recv_counts[rank]};
     case DB_ALL_TO_ALL:
       return {all, all};
     case DB_ALL_TO_ALL_V:
-      return {sum_of(op.send_counts, world), sum_of(op.recv_counts, world)};
+      return {sum_of(op.send_counts, world_size), sum_of(op.recv_counts, world_size)};
     case DB_GATHER:
       return {op.count, root ? all : 0};
     case DB_SCATTER:
@@ -48,9 +48,9 @@ OperationExtent extent_of(const db_op& op, int rank, int world) {
   }
 }
 
-Staging::Staging(const DeviceMemory& device, const db_op& op, int rank, int world)
+Staging::Staging(const DeviceMemory& device, const db_op& op, int rank, int world_size)
     : device_(device), destination_(op.recv), staged_(op) {
-  const OperationExtent extent = extent_of(op, rank, world);
+  const OperationExtent extent = extent_of(op, rank, world_size);
   const uint64_t size = dtype_size(op.dtype);
   const auto sent = static_cast<size_t>(extent.send * size);
   received_ = static_cast<size_t>(extent.recv * size);

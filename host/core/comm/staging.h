@@ -39,13 +39,13 @@ class DeviceMemory {
 struct OperationExtent {
   uint64_t send = 0, recv = 0;
 };
-OperationExtent extent_of(const db_op& op, int rank, int world);
+OperationExtent extent_of(const db_op& op, int rank, int world_size);
 
 // One operation through host memory.
 class Staging {
  public:
   // Waits until the device has finished the data to send, and copies it.
-  Staging(const DeviceMemory& device, const db_op& op, int rank, int world);
+  Staging(const DeviceMemory& device, const db_op& op, int rank, int world_size);
   // The same operation on host memory; valid while this lives.
   const db_op& op() const { return staged_; }
   // After the operation: copies the received data to the device, in stream order.

@@ -98,7 +98,7 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
                                      std::vector<int> world_ranks_in)
     : name(std::move(name_in)),
       rank(raw->get()->rank),
-      world(raw->get()->size),
+      world_size(raw->get()->size),
       can_abort(raw->can_abort()),
       timeout(timeout_in),
       operation_timeout_ns(backend_timeout(can_abort, timeout_in)),
@@ -109,10 +109,10 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
       communicator(backend->get()),
       functions(&backend->functions()),
       recorder(std::move(recorder_in)),
-      sent(static_cast<size_t>(world)),
-      received(static_cast<size_t>(world)) {
-  if (world == 1) return;
-  notifier = std::make_unique<FailureNotifier>(recorder.get(), store, rank, world);
+      sent(static_cast<size_t>(world_size)),
+      received(static_cast<size_t>(world_size)) {
+  if (world_size == 1) return;
+  notifier = std::make_unique<FailureNotifier>(recorder.get(), store, rank, world_size);
   watchdog = std::make_unique<Watchdog>(*this);
   if (peers) peers->add_activity(this, [this] { return activity(); });
 }
@@ -125,7 +125,7 @@ CommunicatorState::~CommunicatorState() {
 }
 
 Operation CommunicatorState::begin(const db_op& op) {
-  Operation operation{.fingerprint = fingerprint_of(op, world)};
+  Operation operation{.fingerprint = fingerprint_of(op, world_size)};
   if (is_pairwise(op.kind)) {
     operation.peer = op.root_or_peer;
     const auto peer = static_cast<size_t>(op.root_or_peer);

@@ -130,14 +130,14 @@ struct CommunicatorState {
   Error timeout_error(const Operation& operation, const std::string& backend_text) const;
 
   const std::string name;
-  const int rank, world;
+  const int rank, world_size;
   const bool can_abort;
   const std::chrono::nanoseconds timeout;
   // The deadline that the backend gets. If it cannot abort, its own deadline ends the process, so
   // the host's, which can name the missing ranks, comes first.
   const int64_t operation_timeout_ns;
 
-  std::shared_ptr<Store> store;        // of this communicator; null if world is 1
+  std::shared_ptr<Store> store;        // of this communicator; null if the world size is 1
   const std::vector<int> world_ranks;  // of the job, by rank of this communicator
   const std::shared_ptr<Peers> peers;  // null if they are not watched
   std::shared_ptr<RawCommunicator> backend;
@@ -166,7 +166,7 @@ struct CommunicatorState {
   mutable std::mutex error_mutex;
   std::optional<Error> error;
 
-  std::unique_ptr<Watchdog> watchdog;  // last: it ends first; null if world is 1
+  std::unique_ptr<Watchdog> watchdog;  // last: it ends first; null if the world size is 1
 
  private:
   void announce(const Operation& operation, const db_op* op);

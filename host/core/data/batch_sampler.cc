@@ -13,29 +13,29 @@ namespace coupler {
 namespace {
 
 size_t global_batch(const BatchSamplerOptions& spec) {
-  if (spec.world < 1 || spec.rank < 0 || spec.rank >= spec.world)
-    fail_argument(fmt::format("invalid rank {} for a world of {}", spec.rank, spec.world), "rank",
-                  "ranks count from 0 to world - 1");
+  if (spec.world_size < 1 || spec.rank < 0 || spec.rank >= spec.world_size)
+    fail_argument(fmt::format("invalid rank {} for a world of {}", spec.rank, spec.world_size),
+                  "rank", "ranks count from 0 to world - 1");
   if (spec.batch_size < 1)
     fail_argument(fmt::format("the data loader's batch_size is {}", spec.batch_size), "batch_size",
                   "give a batch_size of at least 1");
   if (spec.split_batches) {
-    if (spec.batch_size % spec.world != 0)
+    if (spec.batch_size % spec.world_size != 0)
       fail_argument(
           fmt::format("the data loader's batch_size {} cannot be split over {} processes: "
                       "{} % {} = {}",
-                      spec.batch_size, spec.world, spec.batch_size, spec.world,
-                      spec.batch_size % spec.world),
+                      spec.batch_size, spec.world_size, spec.batch_size, spec.world_size,
+                      spec.batch_size % spec.world_size),
           "batch_size",
           "with split_batches, batch_size is the global one and must be a multiple of the "
           "number of processes");
     return static_cast<size_t>(spec.batch_size);
   }
-  if (spec.batch_size > std::numeric_limits<int64_t>::max() / spec.world)
+  if (spec.batch_size > std::numeric_limits<int64_t>::max() / spec.world_size)
     fail_argument(fmt::format("the data loader's batch_size {} times {} processes exceeds 2^63 - 1",
-                              spec.batch_size, spec.world),
+                              spec.batch_size, spec.world_size),
                   "batch_size", "give a smaller batch_size");
-  return static_cast<size_t>(spec.batch_size) * static_cast<size_t>(spec.world);
+  return static_cast<size_t>(spec.batch_size) * static_cast<size_t>(spec.world_size);
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ BatchSampler::BatchSampler(const BatchSamplerOptions& spec)
     : samples_(spec.samples),
       start_(spec.start),
       global_(global_batch(spec)),
-      slice_(global_ / static_cast<size_t>(spec.world)),
+      slice_(global_ / static_cast<size_t>(spec.world_size)),
       first_(slice_ * static_cast<size_t>(spec.rank)),
       size_(0),
       wrap_(!spec.drop_last && spec.even_batches) {

@@ -2,12 +2,12 @@
 // BatchSamplerShard defines it. Immutable, so any thread may call it. It is O(1) to make, so any
 // batch can be reached without the ones before it.
 //
-// A step takes the next `global` positions: batch_size × world, or batch_size with split_batches.
-// Rank r gets the r-th of world equal slices, so with split_batches step k sees the same samples at
-// every world size. If the last step is incomplete, drop_last leaves it out, and even_batches fills
-// it from the start of the order so that all ranks get the same number of full batches. Without
-// either, a rank gets what lies in its slice, which may be nothing.
-// Steps begin at position `start` when an epoch is resumed; filling still begins at 0.
+// A step takes the next `global` positions: batch_size × world_size, or batch_size with
+// split_batches. Rank r gets the r-th of world_size equal slices, so with split_batches step k sees
+// the same samples at every world size. If the last step is incomplete, drop_last leaves it out,
+// and even_batches fills it from the start of the order so that all ranks get the same number of
+// full batches. Without either, a rank gets what lies in its slice, which may be nothing. Steps
+// begin at position `start` when an epoch is resumed; filling still begins at 0.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct BatchSamplerOptions {
   size_t samples = 0;
   int64_t batch_size = 1;
   int rank = 0;
-  int world = 1;
+  int world_size = 1;
   bool split_batches = false;
   bool drop_last = false;
   bool even_batches = true;

@@ -110,7 +110,7 @@ void ModelSimulation::make_flat(const std::vector<size_t>& parameters, bool grad
            bytes + static_cast<uint64_t>(group.flags) * first.element_size);
     }
     flat_bytes_.push_back(bytes);
-    if (plan_.sharded() || plan_.world == 1) continue;
+    if (plan_.sharded() || plan_.world_size == 1) continue;
     if (gradients && first.dtype == DB_F32) keep_compression(group.parameters, bytes);
     // strategy/local_sgd.cc: the last average and the velocity
     if (plan_.communication.local_sgd_momentum != 0 && !gradients) {
@@ -128,7 +128,7 @@ void ModelSimulation::keep_compression(const std::vector<size_t>& slots, uint64_
     // strategy/compressed_collectives.cc: sums_, sent_, received_
     keep(MemoryCategory::kBuffers, code);
     keep(MemoryCategory::kBuffers, code);
-    keep(MemoryCategory::kBuffers, others_share(code, plan_.world));
+    keep(MemoryCategory::kBuffers, others_share(code, plan_.world_size));
   }
   if (communication.gradients != "powersgd") return;
   const auto rank = static_cast<uint64_t>(communication.powersgd_rank);

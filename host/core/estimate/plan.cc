@@ -61,8 +61,9 @@ void describe(const LoggedModel& model, ModelDescription& description) {
 // One rank's communicator of a sharding plugin, over a dummy base.
 class MadeUpRank {
  public:
-  MadeUpRank(const DistributedBackend& table, const PluginOptions& options, int rank, int world)
-      : table_(table), base_{sizeof(db_communicator), &kMadeUp, rank, world} {
+  MadeUpRank(const DistributedBackend& table, const PluginOptions& options, int rank,
+             int world_size)
+      : table_(table), base_{sizeof(db_communicator), &kMadeUp, rank, world_size} {
     db_base base = {.struct_size = sizeof(db_base), .role = "world", .communicator = &base_};
     const db_base* const bases[] = {&base};
     const db_communicator_params params = {
@@ -72,9 +73,9 @@ class MadeUpRank {
         .options = options.data(),
         .option_count = options.size(),
         .rank = rank,
-        .size = world,
+        .size = world_size,
         .local_rank = rank,
-        .local_size = world,
+        .local_size = world_size,
         .device_index = -1,
         .memory = DB_MEMORY_HOST,
         .default_timeout_ns = 1'000'000'000,
@@ -86,7 +87,7 @@ class MadeUpRank {
     const db_status status = table.create(&params, &communicator_, error.get());
     if (status != DB_OK) {
       communicator_ = nullptr;
-      throw make_error(status, error, fmt::format("an estimate for {} processes", world),
+      throw make_error(status, error, fmt::format("an estimate for {} processes", world_size),
                        table.name);
     }
   }
@@ -142,8 +143,10 @@ int buffers_of(const db_offload* offload) {
 
 }  // namespace
 
-EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int rank, int world) {
-  EstimatePlan result{.world = world, .rank = rank, .group_rank = rank, .group_size = world};
+EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int rank,
+                      int world_size) {
+  EstimatePlan result{
+      .world_size = world_size, .rank = rank, .group_rank = rank, .group_size = world_size};
   const Plugin plugin = Plugin::load(config);
   const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
   const PluginOptions options(plugin.table(), config, wraps ? "base" : "");
@@ -154,15 +157,15 @@ EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int
   ModelDescription description;
   describe(model, description);
   std::vector<int> groups;
-  for (int other = 0; other < world; ++other) {
-    const MadeUpRank made_up(plugin.table(), options, other, world);
+  for (int other = 0; other < world_size; ++other) {
+    const MadeUpRank made_up(plugin.table(), options, other, world_size);
     made_up.plan(description.model(), [&](const db_plan& plan) { groups.push_back(plan.group); });
   }
   const int own = groups[static_cast<size_t>(rank)];
   result.group_size = static_cast<int>(std::count(groups.begin(), groups.end(), own));
   result.group_rank = static_cast<int>(std::count(groups.begin(), groups.begin() + rank, own));
   std::vector<bool> in_unit(model.parameters.size());
-  const MadeUpRank made_up(plugin.table(), options, rank, world);
+  const MadeUpRank made_up(plugin.table(), options, rank, world_size);
   made_up.plan(description.model(), [&](const db_plan& plan) {
     result.prefetch = std::max(plan.prefetch, 0);
     result.live_elements = plan.live_elements;

@@ -25,7 +25,7 @@ struct EstimateUnit {
 struct EstimatePlan {
   std::vector<EstimateUnit> units;  // empty: unsharded on every rank
   std::vector<size_t> replicated;
-  int world = 1, rank = 0;
+  int world_size = 1, rank = 0;
   int group_rank = 0, group_size = 1;
   int prefetch = 0;
   uint64_t live_elements = 0;
@@ -36,11 +36,14 @@ struct EstimatePlan {
 
   bool sharded() const { return !units.empty(); }
   // LocalSGD leaves gradients where they are.
-  bool reduces() const { return sharded() || (world > 1 && communication.local_sgd_steps == 0); }
+  bool reduces() const {
+    return sharded() || (world_size > 1 && communication.local_sgd_steps == 0);
+  }
 };
 
-// What backend.use of config would do with the model on this rank of `world` ranks, all on one
+// What backend.use of config would do with the model on this rank of `world_size` ranks, all on one
 // machine. Throws Error as creating the backend would: kPlugin, kConfig.
-EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int rank, int world);
+EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int rank,
+                      int world_size);
 
 }  // namespace coupler

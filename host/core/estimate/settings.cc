@@ -124,19 +124,20 @@ BackendConfig apply(const Setting& setting, const BackendConfig& config) {
   return result;
 }
 
-MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world,
+MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world_size,
                                const CommunicationConfig& communication,
                                const MemoryConfig& memory) {
   MemoryEstimate most;
   // Shards are rounded up for the first ranks; the last rank may get the rest.
-  std::set<int> ranks = {0, world - 1};
+  std::set<int> ranks = {0, world_size - 1};
   for (const int rank : ranks) {
     std::vector<EstimatePlan> plans;
     for (const LoggedModel& model : log.models) {
-      plans.push_back(
-          config.use == "auto"
-              ? EstimatePlan{.world = world, .rank = rank, .group_rank = rank, .group_size = world}
-              : plan_for(config, model, rank, world));
+      plans.push_back(config.use == "auto" ? EstimatePlan{.world_size = world_size,
+                                                          .rank = rank,
+                                                          .group_rank = rank,
+                                                          .group_size = world_size}
+                                           : plan_for(config, model, rank, world_size));
       plans.back().communication = communication;
       if (plans.back().sharded() || memory.offload_optimizer_device != "nvme") continue;
       plans.back().optimizer_buffers = static_cast<int>(memory.offload_optimizer_buffer_count);

@@ -36,9 +36,9 @@ std::vector<Setting> known_settings(const BackendConfig& backend, const std::str
 // The setting as a program's configuration; the other options of its backend in config stay.
 BackendConfig apply(const Setting& setting, const BackendConfig& config);
 
-// The most that any of `world` ranks needs. An "auto" backend does not shard models. memory: where
-// the optimizer state of unsharded models is.
-MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world,
+// The most that any of `world_size` ranks needs. An "auto" backend does not shard models. memory:
+// where the optimizer state of unsharded models is.
+MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world_size,
                                const CommunicationConfig& communication,
                                const MemoryConfig& memory = {});
 

@@ -177,7 +177,8 @@ constexpr const char* kMakeSecret =
     "or start the job with torchrun";
 
 std::string of_several(const ProcessInfo& process) {
-  return fmt::format("{} of {} ranks run on this machine", process.local_world, process.world);
+  return fmt::format("{} of {} ranks run on this machine", process.local_world_size,
+                     process.world_size);
 }
 
 void check_interface_is_set(const ProcessInfo& process, const BackendConfig& backend) {
@@ -245,7 +246,7 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
     StoreServerOptions options = RankZeroStore::server_options(config.backend);
     options.host = bind_address(config.backend.interface);
     options.tls = config.launch.tls;
-    options.members = static_cast<size_t>(process.world);
+    options.members = static_cast<size_t>(process.world_size);
     auto store = std::make_shared<RankZeroStore>(secret, options, config.backend.timeout);
     agent.set(key, format_job_file({.host = options.host,
                                     .port = store->server().port(),
@@ -301,7 +302,7 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
   options.all_interfaces = config.launch.all_interfaces;
   options.port = process.store_port;
   options.tls = config.launch.tls;
-  options.members = static_cast<size_t>(process.world);
+  options.members = static_cast<size_t>(process.world_size);
   return std::make_shared<RankZeroStore>(secret, options, config.backend.timeout,
                                          is_wildcard(options.host) ? "127.0.0.1" : "");
 }

@@ -155,7 +155,7 @@ std::shared_ptr<Store> meet_at_agent(const ProcessInfo& process, const Config& c
 }  // namespace
 
 std::shared_ptr<Store> open_job_store(const ProcessInfo& process, const Config& config) {
-  if (process.world == 1) {
+  if (process.world_size == 1) {
     return std::make_shared<MemoryStore>();
   }
   if (process.launcher == LauncherKind::kCoupler) {
@@ -166,16 +166,17 @@ std::shared_ptr<Store> open_job_store(const ProcessInfo& process, const Config& 
     return store;
   }
   if (process.launcher == LauncherKind::kNone) {
-    throw Error(
-        ErrorCode::kUsage,
-        fmt::format("world size {} needs a launcher through which the ranks meet", process.world),
-        {.subject = "launcher", .hint = "start the program with `coupler launch`"});
+    throw Error(ErrorCode::kUsage,
+                fmt::format("world size {} needs a launcher through which the ranks meet",
+                            process.world_size),
+                {.subject = "launcher", .hint = "start the program with `coupler launch`"});
   }
-  if (process.local_world != process.world && process.launcher == LauncherKind::kTorchrun &&
+  if (process.local_world_size != process.world_size &&
+      process.launcher == LauncherKind::kTorchrun &&
       environment_value("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     return meet_at_agent(process, config);
   }
-  if (process.local_world != process.world) {
+  if (process.local_world_size != process.world_size) {
     return host_or_join_network_store(process, config);
   }
   return host_or_join_store(job_name(process), process.rank, config.backend);

@@ -39,7 +39,7 @@ bool applies(const EnvironmentLookup& lookup, const LauncherRow& row) {
   if (row.kind == LauncherKind::kKubernetes) {
     // Kubernetes itself sets an index but not a size: without WORLD_SIZE the pods are independent
     // of each other. With RANK, another launcher has already identified this process.
-    return is_set(lookup, row.rank) && is_set(lookup, row.world) && !is_set(lookup, "RANK");
+    return is_set(lookup, row.rank) && is_set(lookup, row.world_size) && !is_set(lookup, "RANK");
   }
   return true;
 }
@@ -111,18 +111,19 @@ std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const L
   }
   LauncherClaim claim{&row,
                       read_number(lookup, row.rank, 0),
-                      read_number(lookup, row.world, 1),
+                      read_number(lookup, row.world_size, 1),
                       std::nullopt,
                       std::nullopt,
                       row.places_launchers};
-  if (!claim.rank && !claim.world) {
+  if (!claim.rank && !claim.world_size) {
     return std::nullopt;
   }
   claim.local_rank = read_number(lookup, row.local_rank, 0);
-  claim.local_world = row.kind == LauncherKind::kSlurm ? slurm_local_world(lookup)
-                                                       : read_number(lookup, row.local_world, 1);
-  if (!claim.local_world) {
-    claim.local_world = read_number(lookup, row.other_local_world, 1);
+  claim.local_world_size = row.kind == LauncherKind::kSlurm
+                               ? slurm_local_world(lookup)
+                               : read_number(lookup, row.local_world_size, 1);
+  if (!claim.local_world_size) {
+    claim.local_world_size = read_number(lookup, row.other_local_world, 1);
   }
   // PMI variables without hydra's local ranks come from srun: --mpi=pmi2, the default on many
   // clusters.

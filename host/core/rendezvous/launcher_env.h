@@ -10,14 +10,14 @@
 
 namespace coupler {
 
-// One row per launcher. Rank and world identify it; the local pair is optional.
+// One row per launcher. Rank and world size identify it; the local pair is optional.
 struct LauncherRow {
   LauncherKind kind;
   const char* name;
   const char* rank;
-  const char* world;
+  const char* world_size;
   const char* local_rank;         // null: it has none
-  const char* local_world;        // null: as above
+  const char* local_world_size;   // null: as above
   const char* other_local_world;  // an alternative name, or null
   bool places_launchers;          // see LauncherClaim
 };
@@ -38,14 +38,14 @@ std::string for_message(const FoundVariable& found);  // "RANK=1"
 std::optional<FoundVariable> read_number(const EnvironmentLookup& lookup, const char* variable,
                                          int least);
 
-// What one launcher claims about this process. Either rank or world may be missing, not both.
+// What one launcher claims about this process. Either rank or world size may be missing, not both.
 struct LauncherClaim {
   const LauncherRow* row = nullptr;
-  std::optional<FoundVariable> rank, world, local_rank, local_world;
+  std::optional<FoundVariable> rank, world_size, local_rank, local_world_size;
   // It places processes on machines, and what it starts may itself be a launcher (torchrun or Open
   // MPI's daemons under srun): its variables then describe that launcher, not this process.
   bool places_launchers = false;
-  bool is_whole() const { return rank && world; }
+  bool is_whole() const { return rank && world_size; }
 };
 
 // nullopt if the launcher did not start this process.

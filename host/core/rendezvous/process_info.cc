@@ -36,11 +36,11 @@ std::string first_slurm_node(std::string_view list) {
 namespace {
 
 void check_inside(const std::optional<FoundVariable>& rank,
-                  const std::optional<FoundVariable>& world) {
-  if (rank && world && rank->number >= world->number) {
+                  const std::optional<FoundVariable>& world_size) {
+  if (rank && world_size && rank->number >= world_size->number) {
     fail_config(fmt::format("{} is out of range for {}: ranks run from 0 to {}", for_message(*rank),
-                            for_message(*world), world->number - 1),
-                rank->name, fmt::format("correct {} or {}", rank->name, world->name));
+                            for_message(*world_size), world_size->number - 1),
+                rank->name, fmt::format("correct {} or {}", rank->name, world_size->name));
   }
 }
 
@@ -50,7 +50,8 @@ void check_agree(const LauncherClaim& a, const LauncherClaim& b,
     return;
   }
   std::string others;
-  for (const char* name : {b.row->rank, b.row->world, b.row->local_rank, b.row->local_world}) {
+  for (const char* name :
+       {b.row->rank, b.row->world_size, b.row->local_rank, b.row->local_world_size}) {
     others += name == nullptr ? "" : fmt::format(" {}", name);
   }
   fail_config(
@@ -62,8 +63,8 @@ void check_agree(const LauncherClaim& a, const LauncherClaim& b,
 }
 
 [[noreturn]] void fail_half(const LauncherClaim& claim) {
-  const auto& present = claim.rank ? *claim.rank : *claim.world;
-  const char* missing = claim.rank ? claim.row->world : claim.row->rank;
+  const auto& present = claim.rank ? *claim.rank : *claim.world_size;
+  const char* missing = claim.rank ? claim.row->world_size : claim.row->rank;
   fail_config(fmt::format("{} is set, but {} is not: both are needed to identify this process ({})",
                           for_message(present), missing, claim.row->name),
               missing, fmt::format("set {} too, or unset {}", missing, present.name));
@@ -79,8 +80,8 @@ bool started_by_one_between(const LauncherClaim& inner, const LauncherClaim& out
 // All claims must agree; an incomplete one is an error, unless `first` places launchers.
 void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim& first) {
   for (const LauncherClaim& claim : claims) {
-    check_inside(claim.rank, claim.world);
-    check_inside(claim.local_rank, claim.local_world);
+    check_inside(claim.rank, claim.world_size);
+    check_inside(claim.local_rank, claim.local_world_size);
     if (&claim == &first) {
       continue;
     }
@@ -91,9 +92,9 @@ void check_claims(const std::vector<LauncherClaim>& claims, const LauncherClaim&
       continue;
     }
     check_agree(first, claim, first.rank, claim.rank);
-    check_agree(first, claim, first.world, claim.world);
+    check_agree(first, claim, first.world_size, claim.world_size);
     check_agree(first, claim, first.local_rank, claim.local_rank);
-    check_agree(first, claim, first.local_world, claim.local_world);
+    check_agree(first, claim, first.local_world_size, claim.local_world_size);
   }
 }
 
@@ -112,7 +113,7 @@ void read_master(const EnvironmentLookup& lookup, const LauncherClaim& claim, Pr
   if (!host || host->empty() || !port) {
     const char* missing = port ? "MASTER_ADDR" : "MASTER_PORT";
     fail_config(fmt::format("{} and {}={} are set, but {} is not: the ranks meet there",
-                            claim.row->rank, claim.row->world, info.world, missing),
+                            claim.row->rank, claim.row->world_size, info.world_size, missing),
                 missing,
                 "start the program with `torchrun` or `coupler launch`, or set MASTER_ADDR and "
                 "MASTER_PORT");
@@ -144,7 +145,7 @@ void read_place(const EnvironmentLookup& lookup, ProcessInfo& info) {
 
 // A pod of a job holds one rank, unless a launcher inside it counts more.
 bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& claim) {
-  if (claim.local_rank || claim.local_world || claim.row->kind == LauncherKind::kOpenMpi ||
+  if (claim.local_rank || claim.local_world_size || claim.row->kind == LauncherKind::kOpenMpi ||
       claim.row->kind == LauncherKind::kMpich) {
     return false;
   }
@@ -167,7 +168,7 @@ bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& cla
 }
 
 void read_local(const EnvironmentLookup& lookup, const LauncherClaim& claim, ProcessInfo& info) {
-  if (claim.row->kind == LauncherKind::kSlurm && !claim.local_world && info.world > 1) {
+  if (claim.row->kind == LauncherKind::kSlurm && !claim.local_world_size && info.world_size > 1) {
     fail_config(
         fmt::format("{} is set, but SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say what "
                     "runs on this machine, are not both set",
@@ -178,7 +179,7 @@ void read_local(const EnvironmentLookup& lookup, const LauncherClaim& claim, Pro
     return;  // 0 of 1
   }
   info.local_rank = claim.local_rank ? claim.local_rank->number : info.rank;
-  info.local_world = claim.local_world ? claim.local_world->number : info.world;
+  info.local_world_size = claim.local_world_size ? claim.local_world_size->number : info.world_size;
 }
 
 }  // namespace
@@ -207,9 +208,9 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
   check_claims(claims, *first);
   info.launcher = first->row->kind;
   info.rank = first->rank->number;
-  info.world = first->world->number;
+  info.world_size = first->world_size->number;
   read_local(lookup, *first, info);
-  if (info.world == 1) {
+  if (info.world_size == 1) {
     return info;  // there are no other ranks
   }
   if (info.launcher == LauncherKind::kCoupler) {
@@ -223,7 +224,7 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
   } else if (info.launcher == LauncherKind::kTorchrun ||
              info.launcher == LauncherKind::kKubernetes) {
     read_master(lookup, *first, info);
-  } else if (info.local_world != info.world) {
+  } else if (info.local_world_size != info.world_size) {
     read_place(lookup, info);
   }
   return info;

@@ -22,9 +22,9 @@ enum class LauncherKind { kNone, kCoupler, kTorchrun, kOpenMpi, kMpich, kSlurm, 
 struct ProcessInfo {
   LauncherKind launcher = LauncherKind::kNone;
   int rank = 0;
-  int world = 1;
+  int world_size = 1;
   int local_rank = 0;
-  int local_world = 1;
+  int local_world_size = 1;
   // Where the store is: the path of a job file (kCoupler; address and secret inside), or host and
   // port (MASTER_ADDR and MASTER_PORT; always set with kTorchrun and kKubernetes, and with kSlurm
   // if ranks run on several machines). Both empty: rank 0 hosts it (kOpenMpi, kMpich, kSlurm), or

@@ -320,8 +320,8 @@ class Accelerator : public Processes {
   // Error(kMismatch) naming two ranks and the difference before any data moves. The job can
   // continue after that, and after any other Error about a value. See docs/collectives.md.
 
-  // Concatenates over ranks along dimension 0 (scalars become [world]). Every rank passes the same
-  // shape.
+  // Concatenates over ranks along dimension 0 (scalars become [world_size]). Every rank passes the
+  // same shape.
   at::Tensor gather(const at::Tensor& tensor, CallSite site = {});
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T gather(const T& value, CallSite = {}) {
@@ -375,7 +375,7 @@ class Accelerator : public Processes {
   // collective.
   template <class T>
   T split_between_processes(const T& value, bool apply_padding = false) const {
-    return split_between(value, rank(), world(), apply_padding);
+    return split_between(value, rank(), world_size(), apply_padding);
   }
 
   // Any rank may set the trigger, e.g. for early stopping. check_trigger returns on every rank
@@ -429,7 +429,7 @@ class Accelerator : public Processes {
     } else if constexpr (detail::is_schedule_v<Type>) {
       return prepare_scheduler(object);
     } else if constexpr (detail::is_data_loader<Type>::value) {
-      object.bind(rank(), world(), device(), loader_peers());
+      object.bind(rank(), world_size(), device(), loader_peers());
       prepare_loader(object.core());
       return Type(object);
     } else if constexpr (detail::is_module_holder_v<Type> ||

@@ -125,9 +125,9 @@ class DataLoader {
   // Called by Accelerator::prepare. Batches of tensors are moved to `device` from then on; other
   // types stay where the dataset created them. `peers` connects to the other ranks, for
   // dispatch_batches and join_uneven_inputs.
-  void bind(int rank, int world, at::Device device,
+  void bind(int rank, int world_size, at::Device device,
             std::shared_ptr<detail::LoaderPeers> peers = nullptr) {
-    shared_->core.bind(rank, world, device, std::move(peers));
+    shared_->core.bind(rank, world_size, device, std::move(peers));
   }
 
   // The loop's position, for the Accelerator; lives as long as any copy of the pointer.

@@ -360,7 +360,7 @@ int64_t find_batch_size(const T& value) {
 }
 
 // Splits a value that all ranks have: each rank gets consecutive elements, in rank order, and the
-// first n % world ranks get one more. A std::vector is split by elements, a tensor by rows (a
+// first n % world_size ranks get one more. A std::vector is split by elements, a tensor by rows (a
 // view), a std::map by splitting every value; these must have equal lengths. Pure functions, any
 // thread; used by Accelerator::split_between_processes.
 
@@ -370,8 +370,8 @@ struct SplitRange {
   int64_t start = 0, end = 0;
   int64_t repeats = 0;  // copies of the last of all elements to append
 };
-// Throws Error(kInvalidArgument) unless rank is below world.
-SplitRange split_range(int64_t count, int rank, int world, bool apply_padding);
+// Throws Error(kInvalidArgument) unless rank is below world_size.
+SplitRange split_range(int64_t count, int rank, int world_size, bool apply_padding);
 [[noreturn]] void refuse_lengths(const std::string& first, int64_t count, const std::string& other,
                                  int64_t other_count);
 
@@ -433,12 +433,12 @@ struct Splittable<std::map<std::string, T>> {
 // apply_padding: pads shorter parts with the last element to the length of the longest; an empty
 // value stays empty. Without it, ranks from n on get an empty part.
 template <class T>
-T split_between(const T& value, int rank, int world, bool apply_padding = false) {
+T split_between(const T& value, int rank, int world_size, bool apply_padding = false) {
   static_assert(detail::Splittable<T>::yes,
                 "split_between_processes takes a vector, a tensor, or a map of these");
   const int64_t count = detail::Splittable<T>::length(value);
   return detail::Splittable<T>::apply(value,
-                                      detail::split_range(count, rank, world, apply_padding));
+                                      detail::split_range(count, rank, world_size, apply_padding));
 }
 
 }  // namespace coupler

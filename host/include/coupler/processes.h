@@ -30,10 +30,10 @@ void print_line(const std::string& line);
 
 // Ranks count from 0; "local" refers to this machine.
 struct ProcessPlace {
-  int rank = 0;         // among all processes
-  int world = 1;        // number of processes
-  int local_rank = 0;   // among the processes of this machine
-  int local_world = 1;  // number of processes on this machine
+  int rank = 0;              // among all processes
+  int world_size = 1;        // number of processes
+  int local_rank = 0;        // among the processes of this machine
+  int local_world_size = 1;  // number of processes on this machine
 };
 
 // This process's rank within the job, and helpers for code that only some processes run or that one
@@ -44,12 +44,12 @@ class Processes {
 
   // See ProcessPlace. The main process is rank 0; the local main process is local rank 0.
   int rank() const { return place_.rank; }
-  int world() const { return place_.world; }
+  int world_size() const { return place_.world_size; }
   int local_rank() const { return place_.local_rank; }
-  int local_world() const { return place_.local_world; }
+  int local_world_size() const { return place_.local_world_size; }
   bool is_main_process() const { return rank() == 0; }
   bool is_local_main_process() const { return local_rank() == 0; }
-  bool is_last_process() const { return rank() == world() - 1; }
+  bool is_last_process() const { return rank() == world_size() - 1; }
 
   // Returns when every process has called it. Throws Error if one does not. Collective.
   virtual void wait_for_everyone(CallSite site = {}) = 0;

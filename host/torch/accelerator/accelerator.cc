@@ -81,10 +81,10 @@ void keep_large_blocks() {
 }
 
 // Sets LibTorch's thread count to cores / local_world, at least 1, unless OMP_NUM_THREADS is set.
-void limit_threads(int local_world) {
+void limit_threads(int local_world_size) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  at::set_num_threads(std::max(1, cores / std::max(1, local_world)));
+  at::set_num_threads(std::max(1, cores / std::max(1, local_world_size)));
 }
 
 Config load(ConfigRequest request, const AcceleratorOptions& options) {
@@ -96,12 +96,12 @@ Config load(ConfigRequest request, const AcceleratorOptions& options) {
 Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process, c10::Device device) {
   BackendConfig resolved = backend;
   if (resolved.use == "auto") {
-    if (process.world == 1) return Plugin::single();
+    if (process.world_size == 1) return Plugin::single();
     resolved.use = resolve_auto(backend, mpi_launch_of(process), !device.is_cuda());
   }
   const Plugin plugin = Plugin::load(resolved);
   const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-  return process.world == 1 && !wrapper ? Plugin::single() : plugin;
+  return process.world_size == 1 && !wrapper ? Plugin::single() : plugin;
 }
 
 // The plugin that moves host memory if the job's backend does not.
@@ -114,9 +114,9 @@ Plugin choose_host_side(const BackendConfig& backend, const ProcessInfo& process
 
 // Switches off what a dry run cannot do: it is one process, and its parameters have no values.
 void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
-  if (process.world > 1) {
+  if (process.world_size > 1) {
     throw Error(ErrorCode::kUsage,
-                fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world),
+                fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world_size),
                 {.subject = "COUPLER_ESTIMATE",
                  .hint = "a dry run is one process: start the program with `coupler estimate`"});
   }
@@ -137,10 +137,10 @@ Accelerator::Impl::Impl(Config loaded)
     : config(std::move(loaded)), process(detect_process()), dry_run(DryRun::of_process()) {
   throw_first(conflicts_in(config));
   if (dry_run != nullptr) make_dry(*dry_run, config, process);
-  if (process.world > 1) set_log_rank(process.rank);
+  if (process.world_size > 1) set_log_rank(process.rank);
   keep_large_blocks();
   allow_fast_exit();
-  limit_threads(process.local_world);
+  limit_threads(process.local_world_size);
   if (const uint64_t limit = memory_limit_of(config); limit != 0) {
     enforce_memory_limit(limit, process.rank);
   }
@@ -152,7 +152,7 @@ Accelerator::Impl::Impl(Config loaded)
   require_precision(config.training, device.type());
   autocast_type = coupler::autocast_type(config.training.mixed_precision);
   ActivationOffload::of_process().set_default(config.memory.offload_activations);
-  if (process.world > 1) store = open_job_store(process, config);
+  if (process.world_size > 1) store = open_job_store(process, config);
   if (dry_run == nullptr) plugin = choose_plugin(config.backend, process, device);
   comm = Communicator::create(
       {.plugin = plugin,
@@ -162,7 +162,7 @@ Accelerator::Impl::Impl(Config loaded)
        .name = "world",
        .device = device.is_cpu() ? nullptr : std::make_shared<TorchDeviceMemory>(device),
        .host_side = [this] { return choose_host_side(config.backend, process); }});
-  if (process.world > 1) set_current_communicator(comm.get());
+  if (process.world_size > 1) set_current_communicator(comm.get());
   if (autocast_type == at::kHalf) scaler = std::make_unique<GradScaler>(config.training, comm);
   profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
   checkpoints = std::make_unique<Checkpoints>(*this);
@@ -217,7 +217,7 @@ Accelerator::Accelerator(const AcceleratorOptions& options) {
 void Accelerator::start(Config config) {
   impl_ = std::make_unique<Impl>(std::move(config));
   const ProcessInfo& process = impl_->process;
-  set_place({process.rank, process.world, process.local_rank, process.local_world});
+  set_place({process.rank, process.world_size, process.local_rank, process.local_world_size});
   set_current_accelerator(this);
 }
 

@@ -60,11 +60,11 @@ BackwardScale Accumulation::plain_scale(Window& window) const {
   return {.loss = 1 / steps, .average = steps / held};
 }
 
-BackwardScale Accumulation::scale(std::optional<double> weight, int world,
+BackwardScale Accumulation::scale(std::optional<double> weight, int world_size,
                                   const std::function<double(double)>& sum_over_ranks) {
   const auto share = [&](double own) {
     const double total = sum_over_ranks(own);
-    return total > 0 ? world / total : 0;
+    return total > 0 ? world_size / total : 0;
   };
   if (scope_.empty()) {
     if (weight) return {.loss = share(*weight), .average = 1};

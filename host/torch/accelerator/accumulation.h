@@ -44,7 +44,7 @@ class Accumulation {
   // loss is divided by the sum of all ranks' weights. sum_over_ranks is called once, at the end of
   // a weighted window. Throws Error(kUsage) if a window would mix both kinds, and if a second
   // weighted backward follows the one that averaged.
-  BackwardScale scale(std::optional<double> weight, int world,
+  BackwardScale scale(std::optional<double> weight, int world_size,
                       const std::function<double(double)>& sum_over_ranks);
   void ran_backward() { loop_.backward_of_only = scope_.size() == 1; }
 

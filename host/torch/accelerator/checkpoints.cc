@@ -27,7 +27,7 @@ constexpr const char* kDefaultFolder = "checkpoints";
 checkpoint::CheckpointCommit::Options options_of(const ProcessInfo& process,
                                                  const CheckpointConfig& config) {
   return {.rank = process.rank,
-          .world = process.world,
+          .world_size = process.world_size,
           .timeout = config.timeout,
           .total_limit = config.total_limit};
 }
@@ -71,7 +71,7 @@ Checkpoints::Checkpoints(Accelerator::Impl& impl)
   if (by_itself()) {
     preemption_ =
         std::make_unique<Preemption>(part_of(impl.store, "coupler/preemption"), impl.process.rank,
-                                     impl.process.world, impl.config.backend.timeout);
+                                     impl.process.world_size, impl.config.backend.timeout);
   }
 }
 
@@ -82,11 +82,11 @@ Checkpoints::~Checkpoints() {
 checkpoint::TrainingState Checkpoints::job() const {
   checkpoint::TrainingState job{
       .rank = impl_.process.rank,
-      .world = impl_.process.world,
+      .world_size = impl_.process.world_size,
       .device = impl_.device,
       .models = {impl_.models.begin(), impl_.models.end()},
       .scaler = impl_.scaler.get(),
-      .own_buffers = impl_.process.world > 1 && !impl_.config.training.broadcast_buffers};
+      .own_buffers = impl_.process.world_size > 1 && !impl_.config.training.broadcast_buffers};
   for (const auto& prepared : impl_.optimizers) {
     if (auto state = prepared.state.lock()) job.optimizers.push_back(std::move(state));
   }

@@ -264,7 +264,7 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
     LaunchCall(file).write_failure({.rank = own_rank(), .when = now(), .error = error});
     throw error;
   }
-  if (inside_launch || own_rank() != 0 || detect_process().world > 1)
+  if (inside_launch || own_rank() != 0 || detect_process().world_size > 1)
     throw usage("launch", "this process is already a rank of a job", "call launch outside of it");
   if (options.processes < 1)
     throw Error(ErrorCode::kInvalidArgument,

@@ -39,7 +39,7 @@ LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
   }
   Accelerator::Impl& impl = *accelerator.impl_;
   impl.strategy_of(model);  // throws if it is not prepared
-  if (!options.enabled || impl.process.world == 1) return;
+  if (!options.enabled || impl.process.world_size == 1) return;
   const int64_t configured = impl.config.communication.local_sgd_steps;
   if (configured > 0) {
     if (impl.process.rank == 0) {

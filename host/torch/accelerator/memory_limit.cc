@@ -102,11 +102,11 @@ struct Candidate {
 };
 
 // Skips settings whose plugin is not available.
-std::vector<Candidate> candidates(const StepLog& log, const Config& config, int world) {
+std::vector<Candidate> candidates(const StepLog& log, const Config& config, int world_size) {
   std::vector<Candidate> result;
   for (const Setting& setting : known_settings(config.backend, "/a/local/disk")) {
     try {
-      result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world,
+      result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world_size,
                                                  config.communication)});
     } catch (const Error&) {
     }
@@ -154,9 +154,9 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
   BackendConfig backend = config.backend;
   if (!divided) backend.use = "auto";
   const MemoryEstimate estimate =
-      estimate_memory(log, backend, process.world, config.communication, config.memory);
+      estimate_memory(log, backend, process.world_size, config.communication, config.memory);
   if (lower_bound_of(estimate) <= limit) return;
-  const std::vector<Candidate> others = candidates(log, config, process.world);
+  const std::vector<Candidate> others = candidates(log, config, process.world_size);
   for (const Candidate& other : others) {
     const uint64_t needed = estimate.base + other.estimate.largest_unit;
     if (other.estimate.largest_unit == 0 || needed <= limit) continue;
@@ -190,7 +190,7 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
                          "\"bf16\" reduce the memory of activations"});
 }
 
-std::string known_parts(const StepLog& log, int world, bool divided) {
+std::string known_parts(const StepLog& log, int world_size, bool divided) {
   uint64_t parameters = 0;
   for (const LoggedModel& model : log.models) {
     for (const LoggedParameter& p : model.parameters) parameters += p.bytes();
@@ -199,8 +199,8 @@ std::string known_parts(const StepLog& log, int world, bool divided) {
   const auto state = static_cast<uint64_t>(log.optimizer_factor * static_cast<double>(trainable));
   return fmt::format(
       " (the whole model{} has parameters of {}, gradients of {} and optimizer state of {})",
-      divided ? fmt::format(", sharded over {} ranks,", world) : "", format_byte_size(parameters),
-      format_byte_size(trainable), format_byte_size(state));
+      divided ? fmt::format(", sharded over {} ranks,", world_size) : "",
+      format_byte_size(parameters), format_byte_size(trainable), format_byte_size(state));
 }
 
 }  // namespace coupler

@@ -42,6 +42,6 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
 
 // For the error of an allocation that exceeds the limit: the known sizes of tensors. Cheap, since
 // it makes no plan.
-std::string known_parts(const StepLog& log, int world, bool divided);
+std::string known_parts(const StepLog& log, int world_size, bool divided);
 
 }  // namespace coupler

@@ -198,13 +198,13 @@ int64_t find_batch_size(const NestedView& view) {
   fail_argument("find_batch_size: the value contains no tensor", "", "give a batch with a tensor");
 }
 
-SplitRange split_range(int64_t count, int rank, int world, bool apply_padding) {
-  if (rank < 0 || rank >= world) {
+SplitRange split_range(int64_t count, int rank, int world_size, bool apply_padding) {
+  if (rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("split_between: rank {} is outside the world of {}", rank, world),
+                fmt::format("split_between: rank {} is outside the world of {}", rank, world_size),
                 {.rank = -1, .subject = "rank", .hint = "name a rank from 0 to world - 1"});
   }
-  const int64_t each = count / world, more = count % world;
+  const int64_t each = count / world_size, more = count % world_size;
   SplitRange part;
   part.start = rank * each + std::min<int64_t>(rank, more);
   part.end = part.start + each + (rank < more ? 1 : 0);

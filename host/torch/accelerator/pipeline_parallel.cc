@@ -313,7 +313,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                                         const PipelineOptions& given) {
   Accelerator::Impl& impl = *accelerator.impl_;
   PipelineOptions options = given;
-  if (options.micro_batches == 0) options.micro_batches = impl.process.world;
+  if (options.micro_batches == 0) options.micro_batches = impl.process.world_size;
   if (options.micro_batches < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("micro_batches is {}, but must be at least 1", options.micro_batches),
@@ -340,7 +340,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   }
   const LayerList list = layer_list_of(module, model);
   const std::shared_ptr<Communicator> comm =
-      impl.process.world == 1 ? impl.comm : impl.comm->split(0, impl.process.rank, "pipeline");
+      impl.process.world_size == 1 ? impl.comm : impl.comm->split(0, impl.process.rank, "pipeline");
   const StageBegins begins = cut(*comm, list, model, module, options);
   StagePlacement placement = placement_of(list, model, begins);
   const auto stage = static_cast<size_t>(comm->rank());

@@ -22,16 +22,16 @@ void take_signal(int) { signalled.store(true, std::memory_order_relaxed); }
 
 }  // namespace
 
-Preemption::Preemption(std::shared_ptr<Store> store, int rank, int world,
+Preemption::Preemption(std::shared_ptr<Store> store, int rank, int world_size,
                        std::chrono::nanoseconds timeout)
-    : store_(std::move(store)), rank_(rank), world_(world), timeout_(timeout) {
+    : store_(std::move(store)), rank_(rank), world_size_(world_size), timeout_(timeout) {
   signalled.store(false, std::memory_order_relaxed);
   struct sigaction action {};
   action.sa_handler = take_signal;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGTERM, &action, &previous_);
-  if (world_ > 1) thread_ = std::thread([this] { watch(); });
+  if (world_size_ > 1) thread_ = std::thread([this] { watch(); });
 }
 
 Preemption::~Preemption() {
@@ -59,7 +59,7 @@ void Preemption::watch() {
 
 bool Preemption::due() {
   const bool told = signalled.load(std::memory_order_relaxed);
-  if (world_ == 1) return told;
+  if (world_size_ == 1) return told;
   if (told && !published_) {
     published_ = true;
     store_->set(kWord, std::to_string(rank_));
@@ -70,7 +70,7 @@ bool Preemption::due() {
   if (!last_) {
     // The thread has published this rank's number, which does not count this step.
     lock.unlock();
-    const auto all = store_->get_ranks("ended", world_, timeout_);
+    const auto all = store_->get_ranks("ended", world_size_, timeout_);
     int64_t last = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       if (!all[rank]) {

@@ -23,8 +23,9 @@ namespace coupler {
 
 class Preemption {
  public:
-  // store: used for this purpose only; null if world is 1.
-  Preemption(std::shared_ptr<Store> store, int rank, int world, std::chrono::nanoseconds timeout);
+  // store: used for this purpose only; null if the world size is 1.
+  Preemption(std::shared_ptr<Store> store, int rank, int world_size,
+             std::chrono::nanoseconds timeout);
   ~Preemption();  // restores the previous handler
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;
@@ -37,7 +38,7 @@ class Preemption {
   void watch();
 
   const std::shared_ptr<Store> store_;
-  const int rank_, world_;
+  const int rank_, world_size_;
   const std::chrono::nanoseconds timeout_;
   struct sigaction previous_ {};
   bool published_ = false;  // this rank has published the signal

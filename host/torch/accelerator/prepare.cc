@@ -53,7 +53,7 @@ void Accelerator::Impl::add(Model model) {
     throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
                 {.subject = model.name, .hint = "prepare each model once"});
   }
-  if ((process.world > 1 || comm->can_shard()) && gradient_comm == nullptr) {
+  if ((process.world_size > 1 || comm->can_shard()) && gradient_comm == nullptr) {
     gradient_comm = comm->split(0, process.rank, "gradients");
   }
   if (dry_run != nullptr) dry_run->take(model);
@@ -97,7 +97,7 @@ void Accelerator::Impl::check_memory(const Model* coming, double optimizer_facto
   memory_log.optimizer_factor = std::max(memory_log.optimizer_factor, optimizer_factor);
   require_fit(memory_log, config, process, comm->can_shard());
   MemoryBudget::of_process().expect(
-      known_parts(memory_log, process.world, comm->can_shard()),
+      known_parts(memory_log, process.world_size, comm->can_shard()),
       "a smaller batch, memory.activation_checkpointing, training.mixed_precision = \"bf16\", or a "
       "backend that shards or offloads more: `coupler config recommend` finds what fits");
 }

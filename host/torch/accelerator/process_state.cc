@@ -31,11 +31,12 @@ namespace coupler {
 namespace {
 
 ProcessPlace place_of(const ProcessInfo& process) {
-  return {process.rank, process.world, process.local_rank, process.local_world};
+  return {process.rank, process.world_size, process.local_rank, process.local_world_size};
 }
 
 ProcessPlace place_of(const Processes& processes) {
-  return {processes.rank(), processes.world(), processes.local_rank(), processes.local_world()};
+  return {processes.rank(), processes.world_size(), processes.local_rank(),
+          processes.local_world_size()};
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ PartialState::PartialState() {
 void PartialState::wait_for_everyone(CallSite) {
   if (Accelerator* const accelerator = current_accelerator()) {
     accelerator->wait_for_everyone();
-  } else if (world() > 1) {
+  } else if (world_size() > 1) {
     throw Error(ErrorCode::kUsage, "PartialState: processes cannot wait for each other yet",
                 {.hint = "make the coupler::Accelerator first: it connects them"});
   }
@@ -187,7 +188,7 @@ void Logger::log(LogLevel level, std::string_view message, const LogOptions& opt
     if (!options.main_process_only || state.is_main_process()) coupler::log(level, name_, message);
     return;
   }
-  for (int rank = 0; rank < state.world(); ++rank) {
+  for (int rank = 0; rank < state.world_size(); ++rank) {
     if (rank == state.rank()) coupler::log(level, name_, message);
     state.wait_for_everyone();
   }
@@ -253,7 +254,7 @@ void leave(const Loaders& joined) {
 }  // namespace
 
 std::shared_ptr<detail::LoaderPeers> Accelerator::loader_peers() const {
-  if (world() == 1) return nullptr;
+  if (world_size() == 1) return nullptr;
   return std::make_shared<CommunicatorPeers>(impl_->comm);
 }
 

@@ -123,7 +123,7 @@ void remove_earlier(const std::string& folder, const ProcessInfo& process) {
     bool removes = process.rank == 0 && std::regex_match(name, kJoined);
     if (std::regex_match(name, parts, kOfARank)) {
       const int rank = std::stoi(parts[2]);
-      removes = rank == process.rank || (process.rank == 0 && rank >= process.world);
+      removes = rank == process.rank || (process.rank == 0 && rank >= process.world_size);
     }
     std::error_code gone;  // another rank may remove it first
     if (removes) fs::remove(entry.path(), gone);
@@ -136,7 +136,7 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
                                        bool on_cuda, Communicator& comm) {
   if (config.dir.empty()) return nullptr;
   // Collective, so it comes before anything that may fail on one rank only.
-  const bool several_machines = process.local_world < process.world;
+  const bool several_machines = process.local_world_size < process.world_size;
   const int64_t offset = several_machines ? measure_offset(comm) : 0;
   bool ready = true;
   try {
@@ -151,7 +151,7 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
     ready = false;
   }
   // Rank 0 merges the traces it finds, so all ranks must have removed earlier ones by then.
-  if (process.world > 1) comm.run(barrier());
+  if (process.world_size > 1) comm.run(barrier());
   if (!ready) return nullptr;
   return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
 }
@@ -243,7 +243,7 @@ void Profile::write(const std::string& trace) {
   }
   const nlohmann::json summary = {
       {"rank", process_.rank},
-      {"world", process_.world},
+      {"world", process_.world_size},
       {"trace", fs::path(trace).filename().string()},
       {"step_seconds", steps},
       {"waiting_seconds", waited},
@@ -279,7 +279,7 @@ void Profile::finish() {
     if (!fs::exists(trace_path(config_, 0, round))) continue;
     std::vector<std::string> paths;
     std::string missing;
-    for (int rank = 0; rank < process_.world; ++rank) {
+    for (int rank = 0; rank < process_.world_size; ++rank) {
       const std::string path = trace_path(config_, rank, round);
       while (!fs::exists(path) && std::chrono::steady_clock::now() < deadline)
         std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -67,8 +67,9 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   const auto loader = impl.current_loader();
   const bool stands_in = loader != nullptr && loader->stands_in();
   if (stands_in && weight) weight = 0;
-  BackwardScale scale = impl.accumulation.scale(
-      weight, world(), [&](double value) { return all_reduce_number(*impl.comm, value, DB_SUM); });
+  BackwardScale scale = impl.accumulation.scale(weight, world_size(), [&](double value) {
+    return all_reduce_number(*impl.comm, value, DB_SUM);
+  });
   if (stands_in) scale.loss = 0;
   // Models that this backward must reach on every rank: those of the scope, or the only one.
   std::vector<Strategy*> expected = impl.accumulation.scope();

@@ -203,7 +203,7 @@ void restore_carried(const TrainingState& job, const Manifest& manifest, PieceRe
     for (const StateTensor& state : job.models[m]->state_tensors()) {
       const at::Tensor& values = state.tensor;
       const std::string saved = carried_prefix(m) + state.name;
-      const bool same = job.world == manifest.world && reader.has(saved) &&
+      const bool same = job.world_size == manifest.world_size && reader.has(saved) &&
                         reader.shape(saved) == values.sizes().vec();
       if (!same) {
         values.zero_();
@@ -220,7 +220,7 @@ void restore_carried(const TrainingState& job, const Manifest& manifest, PieceRe
 
 // A rank that did not exist when the checkpoint was written draws its own numbers.
 void restore_random(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
-  const int from = job.rank < manifest.world ? job.rank : 0;
+  const int from = job.rank < manifest.world_size ? job.rank : 0;
   PieceReader reader(folder, manifest, {random_base(from) + kExtension});
   const auto restore = [&](const char* name, at::Generator generator) {
     const std::lock_guard lock(generator.mutex());
@@ -236,11 +236,11 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   // A checkpoint from the CPU has none: the device's generator keeps its seed.
   const auto devices = device_generator(job.device);
   if (devices && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *devices);
-  for (int rank = manifest.world; rank <= job.rank; ++rank) {
+  for (int rank = manifest.world_size; rank <= job.rank; ++rank) {
     write_generator(derived_state(read_generator()));
   }
   restore_carried(job, manifest, reader);
-  if (!job.own_buffers || job.world != manifest.world) return;
+  if (!job.own_buffers || job.world_size != manifest.world_size) return;
   for (size_t m = 0; m < job.models.size(); ++m) {
     for (const auto& [name, buffer] : job.models[m]->model().buffers) {
       const std::string own = own_buffer_prefix(m) + name;

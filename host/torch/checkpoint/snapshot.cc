@@ -315,16 +315,17 @@ int64_t TrainingState::steps() const {
   return result;
 }
 
-std::string file_name(const std::string& base, int rank, int world) {
-  return world == 1 ? base + kExtension
-                    : fmt::format("{}-{:05}-of-{:05}{}", base, rank + 1, world, kExtension);
+std::string file_name(const std::string& base, int rank, int world_size) {
+  return world_size == 1
+             ? base + kExtension
+             : fmt::format("{}-{:05}-of-{:05}{}", base, rank + 1, world_size, kExtension);
 }
 
 Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old) {
   const at::NoGradGuard no_grad;
   Snapshot result{.files = {}, .state = describe_job(job), .steps = job.steps()};
   for (size_t m = 0; m < job.models.size(); ++m) {
-    StateFile file{.name = file_name(numbered("model", m), job.rank, job.world)};
+    StateFile file{.name = file_name(numbered("model", m), job.rank, job.world_size)};
     file.pieces = model_pieces(*job.models[m], job.rank);
     file.metadata["format"] = "pt";  // what Python readers look for
     for (const auto& [alias, name] : job.models[m]->model().aliases) file.metadata[alias] = name;
@@ -332,7 +333,7 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old)
   }
   for (size_t o = 0; o < job.optimizers.size(); ++o) {
     result.files.push_back(optimizer_file(
-        job, *job.optimizers[o], file_name(numbered("optimizer", o), job.rank, job.world)));
+        job, *job.optimizers[o], file_name(numbered("optimizer", o), job.rank, job.world_size)));
   }
   result.files.push_back(random_file(job));
   for (size_t i = 0; job.rank == 0 && i < job.objects.size(); ++i) {

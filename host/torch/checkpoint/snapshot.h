@@ -95,7 +95,7 @@ std::vector<OptimizerPart> parts_of(const TrainingState& job, const OptimizerSta
 StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::Tensor values);
 
 struct TrainingState {
-  int rank = 0, world = 1;
+  int rank = 0, world_size = 1;
   c10::Device device = c10::kCPU;  // this rank's training device
   std::vector<std::shared_ptr<ModelState>> models;
   std::vector<std::shared_ptr<OptimizerState>> optimizers;
@@ -128,7 +128,7 @@ struct Snapshot {
 Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old = nullptr);
 
 // "model-00002-of-00004.safetensors"
-std::string file_name(const std::string& base, int rank, int world);
+std::string file_name(const std::string& base, int rank, int world_size);
 
 // Writes one rank's part of a checkpoint into a file. Plain function, any thread.
 

@@ -65,21 +65,21 @@ BatchSampler LoaderCore::State::sampler_from(size_t from) const {
   const BatchSampler result({.samples = samples.value_or(0),
                              .batch_size = options.batch_size,
                              .rank = rank,
-                             .world = world,
+                             .world_size = world_size,
                              .split_batches = options.split_batches,
                              .drop_last = options.drop_last,
                              .even_batches = even_batches(),
                              .start = samples ? from : 0});
   if (!samples) return result;
-  if (*samples < static_cast<size_t>(world))
+  if (*samples < static_cast<size_t>(world_size))
     fail_argument(
         fmt::format("the data loader's dataset has {} samples, fewer than the {} processes",
-                    *samples, world),
+                    *samples, world_size),
         "dataset", "every process needs a sample of its own: start fewer processes");
   if (options.drop_last && from == 0 && result.size() == 0)
     fail_argument(fmt::format("a dataset of {} samples yields no batch: with drop_last every step "
                               "needs {} (batch_size {}, {} processes{})",
-                              *samples, result.step_samples(), options.batch_size, world,
+                              *samples, result.step_samples(), options.batch_size, world_size,
                               options.split_batches ? ", split_batches" : ""),
                   "drop_last", "lower batch_size or leave drop_last out");
   return result;
@@ -95,16 +95,18 @@ LoaderCore::LoaderCore(BatchSource& source, const DataLoaderOptions& options)
 
 LoaderCore::~LoaderCore() = default;
 
-void LoaderCore::bind(int rank, int world, at::Device device, std::shared_ptr<LoaderPeers> peers) {
+void LoaderCore::bind(int rank, int world_size, at::Device device,
+                      std::shared_ptr<LoaderPeers> peers) {
   State& s = *state_;
-  const int old_rank = std::exchange(s.rank, rank), old_world = std::exchange(s.world, world);
+  const int old_rank = std::exchange(s.rank, rank),
+            old_world = std::exchange(s.world_size, world_size);
   try {
     const BatchSampler sampler = s.sampler_from(s.looping ? 0 : s.start);
     if (s.looping) s.finish();
     s.sampler = sampler;
   } catch (...) {
     s.rank = old_rank;
-    s.world = old_world;
+    s.world_size = old_world;
     throw;
   }
   s.device = device;

@@ -46,7 +46,7 @@ struct LoaderCore::State {
   std::optional<size_t> samples;  // empty for a stream
 
   int rank = 0;
-  int world = 1;
+  int world_size = 1;
   at::Device device = at::kCPU;
   std::shared_ptr<LoaderPeers> peers;
   bool joining = false;      // the next loop is joined

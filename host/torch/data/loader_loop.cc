@@ -97,14 +97,14 @@ void LoaderCore::State::require_samples(const StepRead& first) const {
              "resume or skip with the stream in which the position was counted");
   if (start > 0) return;
   if (first.read == 0) no_batch("the stream has no samples", "check its input and its reset()");
-  if (first.read < static_cast<size_t>(world))
-    no_batch(
-        fmt::format("the stream has {} samples, fewer than the {} processes", first.read, world),
-        "every process needs a sample of its own: start fewer processes");
+  if (first.read < static_cast<size_t>(world_size))
+    no_batch(fmt::format("the stream has {} samples, fewer than the {} processes", first.read,
+                         world_size),
+             "every process needs a sample of its own: start fewer processes");
   if (options.drop_last && first.read < sampler.step_samples())
     no_batch(fmt::format("a stream of {} samples yields no batch: with drop_last every step needs "
                          "{} (batch_size {}, {} processes{})",
-                         first.read, sampler.step_samples(), options.batch_size, world,
+                         first.read, sampler.step_samples(), options.batch_size, world_size,
                          options.split_batches ? ", split_batches" : ""),
              "lower batch_size or leave drop_last out");
 }

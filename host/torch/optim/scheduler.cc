@@ -86,10 +86,10 @@ std::string SchedulerCore::description() const {
   if (options.warmup_steps > 0) text += fmt::format(", warm-up until {}", options.warmup_steps);
   if (options.total_steps == 0) return text + ", no end";
   text += fmt::format(", end at {}", options.total_steps);
-  const int world = comm_->size();
-  if (driver_->unit() == StepUnit::kProcessSteps && world > 1) {
+  const int world_size = comm_->size();
+  if (driver_->unit() == StepUnit::kProcessSteps && world_size > 1) {
     text += fmt::format(", reached after {} optimizer steps of {} processes",
-                        (options.total_steps + world - 1) / world, world);
+                        (options.total_steps + world_size - 1) / world_size, world_size);
   }
   return text;
 }

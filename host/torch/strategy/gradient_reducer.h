@@ -1,8 +1,8 @@
 // GradientReducer: averages the gradients of one model over the ranks while backward runs. Hooks on
-// the parameters copy each gradient, scaled by 1/world, into its place in flat memory; full buckets
-// are reduced in one fixed order. If a reduction takes several collectives, a bucket's next one is
-// issued when a later bucket begins, so the order does not depend on completion times. Hooks and
-// finish() run on the thread that runs backward.
+// the parameters copy each gradient, scaled by 1/world_size, into its place in flat memory; full
+// buckets are reduced in one fixed order. If a reduction takes several collectives, a bucket's next
+// one is issued when a later bucket begins, so the order does not depend on completion times. Hooks
+// and finish() run on the thread that runs backward.
 //
 // A parameter without a gradient on this rank contributes zeros. Flags, reduced with the last
 // bucket (or as their own bucket if gradients are compressed), show which parameters no rank used;
@@ -108,7 +108,7 @@ class GradientReducer final : public GradientSync,
   std::vector<at::Tensor> buffers_;
   GradientCompression compression_;
   BucketTuner tuner_;
-  at::Tensor scale_;  // factor / world, 0-dimensional: keeps the gradient's dtype
+  at::Tensor scale_;  // factor / world_size, 0-dimensional: keeps the gradient's dtype
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
   std::vector<uint8_t> taken_;            // by slot, whether taken in this backward

@@ -25,7 +25,7 @@ void require_dense(const at::Tensor& tensor);
 // Descriptions of operations on whole tensors, for Communicator::run or submit.
 db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce);  // in place
 db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
-// input [n…] of every rank into output [world, n…].
+// input [n…] of every rank into output [world_size, n…].
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
 
 // Many tensors in a few messages, in place: packed by dtype, sent, unpacked.

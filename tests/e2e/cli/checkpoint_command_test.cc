@@ -34,7 +34,7 @@ std::string save_checkpoint(const Workplace& here, int64_t number, const std::st
   manifest.number = number;
   manifest.save = writer.save();
   manifest.steps = 10 * number;
-  manifest.world = 4;
+  manifest.world_size = 4;
   manifest.backend = "gloo_cpu";
   manifest.plan = "zero1";
   manifest.coupler_version = "1.2.3";
@@ -133,7 +133,7 @@ std::string save_pieces(const Workplace& here, int64_t number) {
   checkpoint::Manifest manifest;
   manifest.number = number;
   manifest.save = writer.save();
-  manifest.world = 2;
+  manifest.world_size = 2;
   manifest.saved_at = "2026-11-22T15:04:05Z";
   for (int rank = 0; rank < 2; ++rank) {
     const std::string name = fmt::format("model-0000{}-of-00002.safetensors", rank + 1);

@@ -57,7 +57,7 @@ std::string save_divided(const Workplace& here, int64_t number,
   checkpoint::Manifest manifest;
   manifest.number = number;
   manifest.save = writer.save();
-  manifest.world = 2;
+  manifest.world_size = 2;
   manifest.saved_at = "2026-11-22T15:04:05Z";
   manifest.state = {{"models",
                      {{{"tensors", {{"w", {"U8", {2, 5}}}}}, {"aliases", {{"tied", "w"}}}},

@@ -14,7 +14,7 @@ torch::Tensor own_rows(Accelerator& accelerator, int64_t rows) {
 
 torch::Tensor all_rows(Accelerator& accelerator, int64_t rows) {
   std::vector<torch::Tensor> parts;
-  for (int rank = 0; rank < accelerator.world(); ++rank) {
+  for (int rank = 0; rank < accelerator.world_size(); ++rank) {
     parts.push_back(torch::arange(rows * 3, torch::kFloat).view({rows, 3}) + 100.0F * rank);
   }
   return torch::cat(parts);
@@ -51,13 +51,13 @@ void tensors_are_reduced_and_broadcast(Accelerator& accelerator) {
   const auto own = own_rows(accelerator, 4);
   const auto there = own.to(accelerator.device());
   torch::Tensor sum = torch::zeros_like(own);
-  for (int rank = 0; rank < accelerator.world(); ++rank) {
+  for (int rank = 0; rank < accelerator.world_size(); ++rank) {
     sum += own + 100.0F * static_cast<float>(rank - accelerator.rank());
   }
   expect_there(accelerator, accelerator.reduce(there), sum, "the sum");
   expect_there(accelerator, accelerator.reduce(there, coupler::ReduceOp::kMean),
-               sum / accelerator.world(), "the mean");
-  const int last = accelerator.world() - 1;
+               sum / accelerator.world_size(), "the mean");
+  const int last = accelerator.world_size() - 1;
   expect_there(accelerator, accelerator.broadcast(there, last),
                own + 100.0F * static_cast<float>(last - accelerator.rank()), "the broadcast");
   expect_there(accelerator, there, own, "the input");
@@ -67,7 +67,7 @@ void tensors_are_padded(Accelerator& accelerator) {
   const int64_t rows = 1 + accelerator.rank();
   const auto padded =
       accelerator.pad_across_processes(own_rows(accelerator, rows).to(accelerator.device()), 0, -1);
-  EXPECT(padded.size(0) == accelerator.world(), "it has " + std::to_string(padded.size(0)));
+  EXPECT(padded.size(0) == accelerator.world_size(), "it has " + std::to_string(padded.size(0)));
   EXPECT(padded.device() == accelerator.device(), "it is on " + padded.device().str());
   EXPECT(torch::equal(padded.cpu().slice(0, 0, rows), own_rows(accelerator, rows)),
          "the rows differ");
@@ -75,7 +75,7 @@ void tensors_are_padded(Accelerator& accelerator) {
 }
 
 void own_rows_are_gathered_for_metrics(Accelerator& accelerator) {
-  const int64_t samples = 3 * accelerator.world() + 1;  // the last step repeats some samples
+  const int64_t samples = 3 * accelerator.world_size() + 1;  // the last step repeats some samples
   const auto data = torch::arange(samples, torch::kFloat).view({samples, 1});
   auto loader = coupler::data_loader(coupler::TensorDataset(data, data), {.batch_size = 2});
   auto batches = accelerator.prepare(loader);
@@ -93,13 +93,13 @@ void own_rows_are_gathered_for_metrics(Accelerator& accelerator) {
 void objects_travel_beside_tensors(Accelerator& accelerator) {
   const std::vector<std::string> names =
       coupler::gather_object(accelerator, "rank " + std::to_string(accelerator.rank()));
-  EXPECT(static_cast<int>(names.size()) == accelerator.world(), "names are missing");
-  EXPECT(names.back() == "rank " + std::to_string(accelerator.world() - 1), names.back());
+  EXPECT(static_cast<int>(names.size()) == accelerator.world_size(), "names are missing");
+  EXPECT(names.back() == "rank " + std::to_string(accelerator.world_size() - 1), names.back());
   accelerator.wait_for_everyone();
 }
 
 void another_kind_of_device_is_named(Accelerator& accelerator) {
-  if (accelerator.world() == 1) return;
+  if (accelerator.world_size() == 1) return;
   const auto own = own_rows(accelerator, 2);
   const std::string text = error_of(
       [&] { accelerator.gather(accelerator.rank() == 0 ? own : own.to(accelerator.device())); });

@@ -18,7 +18,7 @@ struct Job {
   }
   void step(Accelerator& accelerator, int number) {
     const Batch own =
-        own_part(joined_batch(number, kRows), accelerator.rank(), accelerator.world());
+        own_part(joined_batch(number, kRows), accelerator.rank(), accelerator.world_size());
     accelerator.backward(loss_of(net, on_device(accelerator, own)));
     opt->step();
     opt->zero_grad();

@@ -33,7 +33,7 @@ void train(Accelerator& accelerator, int64_t window, double clip_to) {
       const Batch joined = joined_batch(static_cast<int>(step * window + i), kRows);
       (loss_of(reference, joined) / window).backward();
       const auto scope = accelerator.accumulate(net);
-      const Batch own = own_part(joined, accelerator.rank(), accelerator.world());
+      const Batch own = own_part(joined, accelerator.rank(), accelerator.world_size());
       const auto loss = loss_of(net, on_device(accelerator, own));
       EXPECT(loss.device() == accelerator.device(), "the loss is on " + loss.device().str());
       accelerator.backward(loss);
@@ -81,7 +81,7 @@ void learns_in(Accelerator& accelerator, torch::ScalarType type) {
   torch::optim::AdamW optimizer(trainable(model), adamw());
   auto [net, opt] = accelerator.prepare(model, optimizer);
   const Batch own = on_device(
-      accelerator, own_part(joined_batch(0, kRows), accelerator.rank(), accelerator.world()));
+      accelerator, own_part(joined_batch(0, kRows), accelerator.rank(), accelerator.world_size()));
   double first = 0, last = 0;
   for (int step = 0; step < 30; ++step) {
     torch::Tensor hidden, loss;
@@ -186,7 +186,7 @@ void batches_come_on_the_device(Accelerator& accelerator) {
       EXPECT(batch.target.device() == accelerator.device(), "a target is on another device");
       rows += batch.data.size(0);
     }
-    EXPECT(rows == kRows / accelerator.world(), std::to_string(rows) + " rows came");
+    EXPECT(rows == kRows / accelerator.world_size(), std::to_string(rows) + " rows came");
   }
 }
 

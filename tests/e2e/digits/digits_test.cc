@@ -54,10 +54,11 @@ TEST_P(DigitsOver, EveryWorld_EndsInTheSameLoss) {
   const Outcome alone = launch(here, 1, GetParam(), {});
   const double loss = number_of(alone, "final loss");
   EXPECT_GE(number_of(alone, "test accuracy"), 0.87);
-  for (const int world : {2, 4}) {
-    const Outcome several = launch(here, world, GetParam(), {});
-    EXPECT_LE(std::abs(number_of(several, "final loss") - loss), 1e-6 * loss) << world << " ranks";
-    EXPECT_GE(number_of(several, "test accuracy"), 0.87) << world << " ranks";
+  for (const int world_size : {2, 4}) {
+    const Outcome several = launch(here, world_size, GetParam(), {});
+    EXPECT_LE(std::abs(number_of(several, "final loss") - loss), 1e-6 * loss)
+        << world_size << " ranks";
+    EXPECT_GE(number_of(several, "test accuracy"), 0.87) << world_size << " ranks";
   }
 }
 

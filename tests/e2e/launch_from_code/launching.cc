@@ -23,7 +23,7 @@ Table add_up(int64_t start, const std::string& name, const std::vector<double>& 
   coupler::Accelerator accelerator;
   torch::Tensor sum = torch::tensor(values, torch::kDouble).sum() + start;
   sum = accelerator.reduce(sum * (twice ? 2 : 1));
-  return {{name, {sum.item<double>(), static_cast<double>(accelerator.world())}}};
+  return {{name, {sum.item<double>(), static_cast<double>(accelerator.world_size())}}};
 }
 const coupler::Launchable launchable_add_up("add_up", add_up);
 

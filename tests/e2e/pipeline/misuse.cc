@@ -20,12 +20,12 @@ void wrong_split_points(Accelerator& accelerator) {
   const auto refusal = [&](const coupler::PipelineOptions& options) {
     return error_of([&] { prepare_pipeline(accelerator, model, options); });
   };
-  std::vector<std::string> points = even_points(*model, accelerator.world());
+  std::vector<std::string> points = even_points(*model, accelerator.world_size());
   points.push_back("nf");
   const std::string many = refusal({.split_points = points});
-  expect_in("split_points names " + std::to_string(accelerator.world()) + " layers", many);
+  expect_in("split_points names " + std::to_string(accelerator.world_size()) + " layers", many);
   expect_in("te, blocks.0, blocks.1", many);
-  if (accelerator.world() == 2) {
+  if (accelerator.world_size() == 2) {
     expect_in("no layer 'block.1'; did you mean 'blocks.1'?",
               refusal({.split_points = {"block.1"}}));
     expect_in("split_points names 0 layers", refusal({.split_points = std::vector<std::string>()}));
@@ -55,7 +55,7 @@ void wrong_models(Accelerator& accelerator) {
   auto incomplete = std::make_shared<Incomplete>();
   expect_in("the parameter 'blocks.0.weight' is in no layer",
             error_of([&] { prepare_pipeline(accelerator, incomplete); }));
-  if (accelerator.world() > 1) {
+  if (accelerator.world_size() > 1) {
     torch::nn::Sequential one{torch::nn::Linear(3, 3)};
     expect_in("has 1 layers", error_of([&] { prepare_pipeline(accelerator, one); }));
   }
@@ -77,7 +77,7 @@ void wrong_batches(Accelerator& accelerator) {
   expect_in("no loss function is given", error_of([&, tokens = tokens, targets = targets] {
               pipeline.train_step(tokens, targets, {});
             }));
-  if (accelerator.world() > 1) {
+  if (accelerator.world_size() > 1) {
     expect_in("pipeline.forward", error_of([&, tokens = tokens, targets = targets] {
                 if (pipeline.is_first()) {
                   pipeline.forward(tokens);

@@ -22,7 +22,7 @@ void inference(Accelerator& accelerator) {
   GPT model = make_gpt_model(), unsplit = make_gpt_model();
   model->eval();
   auto pipeline = prepare_pipeline(accelerator, model, {.micro_batches = 3});
-  EXPECT(pipeline.stages() == accelerator.world(), "not every process is a stage");
+  EXPECT(pipeline.stages() == accelerator.world_size(), "not every process is a stage");
   for (const int64_t rows : {6, 7, 3}) {  // also sizes that do not divide evenly
     const auto tokens = token_batch(0, rows).tokens;
     const auto output = pipeline.forward(pipeline.is_first() ? tokens : torch::Tensor());
@@ -52,7 +52,7 @@ void only_own_layers_have_memory(Accelerator& accelerator) {
   size_t own = 0;
   for (const auto& parameter : model->parameters()) own += parameter.is_meta() ? 0 : 1;
   EXPECT(own > 0, "a stage has no parameters");
-  EXPECT(accelerator.world() == 1 || own < model->parameters().size(),
+  EXPECT(accelerator.world_size() == 1 || own < model->parameters().size(),
          "a stage keeps parameters of other stages");
   const auto all = coupler::gather_object(accelerator, own);
   size_t sum = 0;
@@ -113,7 +113,7 @@ void training(Accelerator& accelerator) {
 
 void training_from_named_points(Accelerator& accelerator) {
   GPT model = make_gpt_model(), unsplit = make_gpt_model();
-  const auto points = even_points(*model, accelerator.world());
+  const auto points = even_points(*model, accelerator.world_size());
   auto pipeline =
       prepare_pipeline(accelerator, model, {.split_points = points, .micro_batches = 4});
   EXPECT(pipeline.split_points() == points, "the parts begin at other layers");
@@ -126,7 +126,7 @@ void tied_weights(Accelerator& accelerator) {
   Tied model = make_tied_model(), unsplit = make_tied_model();
   auto pipeline = prepare_pipeline(
       accelerator, model,
-      {.split_points = even_points(*model, accelerator.world()), .micro_batches = 3});
+      {.split_points = even_points(*model, accelerator.world_size()), .micro_batches = 3});
   compare_training(accelerator, model, unsplit, pipeline, 3, /*bitwise=*/false, token_batch,
                    token_loss);
   const auto whole =

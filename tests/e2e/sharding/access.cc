@@ -153,7 +153,7 @@ void replaced_parameter_is_named(Accelerator& accelerator) {
 
 void nan_gradient_is_named_everywhere(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
-  const bool last = accelerator.rank() == accelerator.world() - 1;
+  const bool last = accelerator.rank() == accelerator.world_size() - 1;
   const double factor = last ? std::numeric_limits<double>::quiet_NaN() : 0;
   auto loss =
       (pair.net->mid->weight * factor).sum() + tower_loss(pair.net, joined_batch(0, kTowerRows));

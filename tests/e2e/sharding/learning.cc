@@ -89,14 +89,14 @@ void groups_keep_their_options(Accelerator& accelerator) {
 // gradients, and the step uses the mean over ranks of the sums.
 void accumulation_without_sync(Accelerator& accelerator) {
   Pair pair(accelerator, adamw());
-  const int rank = accelerator.rank(), world = accelerator.world();
+  const int rank = accelerator.rank(), world_size = accelerator.world_size();
   for (int step = 0; step < 4; ++step) {
     pair.optimizer->zero_grad();
     pair.reference_optimizer->zero_grad();
     Tower alone = copy_of(pair.net);
     for (int part = 0; part < 3; ++part) {
       const Batch joined = joined_batch(10 * step + part, kTowerRows);
-      const Batch mine = own_part(joined, rank, world);
+      const Batch mine = own_part(joined, rank, world_size);
       tower_loss(pair.reference, joined).backward();
       tower_loss(alone, mine).backward();
       if (part == 2) {
@@ -134,7 +134,7 @@ void accumulate(Accelerator& accelerator, bool each) {
     if (last) torch::nn::utils::clip_grad_norm_(distinct(pair.reference), 0.5);
     auto scope = accelerator.accumulate(pair.net);
     const auto loss =
-        tower_loss(pair.net, own_part(joined, accelerator.rank(), accelerator.world()));
+        tower_loss(pair.net, own_part(joined, accelerator.rank(), accelerator.world_size()));
     accelerator.backward(loss);
     if (each && !last) {
       expect_near(accelerator.gradient(pair.net->named_parameters()["in.weight"]),
@@ -224,7 +224,7 @@ void two_models(Accelerator& accelerator) {
     opt_make.step();
     return std::pair(judged.detach(), made.detach());
   };
-  const int64_t rows = kTowerRows / accelerator.world();
+  const int64_t rows = kTowerRows / accelerator.world_size();
   for (int step = 0; step < kSteps; ++step) {
     auto random = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
     const auto noise = torch::randn({kTowerRows, 4}, random);
@@ -286,7 +286,7 @@ void print_run_with(Accelerator& accelerator, const Pair::Make& make, const std:
   EXPECT(opt.description().find(kernel) == 0, opt.description());
   for (int step = 0; step < kSteps; ++step) {
     const Batch mine =
-        own_part(joined_batch(step, kTowerRows), accelerator.rank(), accelerator.world());
+        own_part(joined_batch(step, kTowerRows), accelerator.rank(), accelerator.world_size());
     const auto loss = tower_loss(net, mine);
     accelerator.backward(loss);
     opt.step();

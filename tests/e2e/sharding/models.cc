@@ -51,7 +51,7 @@ void empty_equals_eager(Accelerator& accelerator) {
          "the tied weights have become two tensors");
   for (int step = 0; step < 3; ++step) {
     const Batch mine =
-        own_part(joined_batch(step, kTowerRows), accelerator.rank(), accelerator.world());
+        own_part(joined_batch(step, kTowerRows), accelerator.rank(), accelerator.world_size());
     for (auto [net, opt] : {std::pair(&eager_net, &eager_opt), std::pair(&empty_net, &empty_opt)}) {
       accelerator.backward(tower_loss(*net, mine));
       opt->step();
@@ -73,7 +73,7 @@ int64_t peak_bytes() {
 // the full model. In addition a few parameters (6.5 MB each) are gathered at a time.
 void empty_is_never_whole(Accelerator& accelerator) {
   const int64_t width = 1280, layers = 32, whole = layers * width * width * 4;
-  EXPECT(accelerator.world() == 4, "this check needs four ranks");
+  EXPECT(accelerator.world_size() == 4, "this check needs four ranks");
   torch::nn::Sequential small(torch::nn::Linear(64, 64));
   accelerator.prepare(small);  // the first prepare needs extra memory
   const int64_t before = peak_bytes();
@@ -127,7 +127,7 @@ void torchscript_trains(Accelerator& accelerator) {
     for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i].detach());
   }
   auto reference_optimizer = adamw()(list(reference));
-  const int64_t rows = kTowerRows / accelerator.world();
+  const int64_t rows = kTowerRows / accelerator.world_size();
   for (int step = 0; step < 8; ++step) {
     const auto joined =
         torch::randn({kTowerRows, 5}, at::detail::createCPUGenerator(static_cast<uint64_t>(step)));
@@ -162,7 +162,7 @@ torch::Tensor joined_rows(int step) {
   return torch::randn({kTowerRows, 6}, at::detail::createCPUGenerator(static_cast<uint64_t>(step)));
 }
 torch::Tensor rows_of(Accelerator& accelerator, int step) {
-  const int64_t rows = kTowerRows / accelerator.world();
+  const int64_t rows = kTowerRows / accelerator.world_size();
   return joined_rows(step).narrow(0, accelerator.rank() * rows, rows);
 }
 

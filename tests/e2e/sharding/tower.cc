@@ -111,7 +111,7 @@ Pair::Losses Pair::step(int number, const std::function<void(bool)>& between) {
   reference_optimizer->step();
 
   optimizer->zero_grad();
-  const auto loss = tower_loss(net, own_part(joined, accelerator.rank(), accelerator.world()));
+  const auto loss = tower_loss(net, own_part(joined, accelerator.rank(), accelerator.world_size()));
   accelerator.backward(loss);
   if (between) between(true);
   optimizer->step();

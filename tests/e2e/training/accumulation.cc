@@ -41,7 +41,7 @@ void expect_near(double actual, double expected, const std::string& what) {
 // Samples 1, 2, …; `batches` for each rank.
 auto counting_loader(const Accelerator& accelerator, int64_t batches) {
   const auto values =
-      torch::arange(1, batches * accelerator.world() + 1, torch::kDouble).unsqueeze(1);
+      torch::arange(1, batches * accelerator.world_size() + 1, torch::kDouble).unsqueeze(1);
   return coupler::data_loader(coupler::TensorDataset(values, values), {.batch_size = 1});
 }
 
@@ -242,8 +242,8 @@ void models_in_turn(Accelerator& accelerator) {
 
 // A substitute batch, for a rank without further inputs, does not count, with or without weights.
 void stand_ins_count_for_nothing(Accelerator& accelerator) {
-  const int64_t world = accelerator.world();
-  const auto values = torch::arange(1, 2 * world, torch::kDouble).unsqueeze(1);
+  const int64_t world_size = accelerator.world_size();
+  const auto values = torch::arange(1, 2 * world_size, torch::kDouble).unsqueeze(1);
   for (const bool weighted : {false, true}) {
     Counter model;
     auto loader = coupler::data_loader(coupler::TensorDataset(values, values),
@@ -257,11 +257,11 @@ void stand_ins_count_for_nothing(Accelerator& accelerator) {
       const auto loss = net->forward(batch.data);
       weighted ? accelerator.backward(loss, 1) : accelerator.backward(loss);
       // The last step's samples are those from world + 1 to 2 world - 1.
-      const double count = first == 1 ? world : world - 1, mean = first + (count - 1) / 2;
-      const double expected = count == 0 ? 0 : mean * (weighted ? 1 : count / world);
+      const double count = first == 1 ? world_size : world_size - 1, mean = first + (count - 1) / 2;
+      const double expected = count == 0 ? 0 : mean * (weighted ? 1 : count / world_size);
       expect_near(gradient_of(accelerator, net), expected, "the gradient with substitute batches");
       opt.zero_grad();
-      first += static_cast<double>(world);
+      first += static_cast<double>(world_size);
     }
   }
 }

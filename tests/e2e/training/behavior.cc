@@ -36,7 +36,8 @@ void unused_parameters(Accelerator& accelerator) {
            "a parameter that no rank used has a gradient");
     EXPECT(accelerator.gradient(net->left->weight).defined(),
            "a parameter that only rank 0 used has no gradient here");
-    const double expected = 2.0 / accelerator.world();  // two rows of ones from rank 0, averaged
+    const double expected =
+        2.0 / accelerator.world_size();  // two rows of ones from rank 0, averaged
     EXPECT(
         std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - expected) < 1e-12,
         "the gradient of a parameter that only rank 0 used is not the average");
@@ -52,14 +53,16 @@ void unused_parameters(Accelerator& accelerator) {
 void untouched_rank(Accelerator& accelerator) {
   Branch model;
   auto net = accelerator.prepare(model);
-  const bool last = accelerator.world() > 1 && accelerator.rank() == accelerator.world() - 1;
+  const bool last =
+      accelerator.world_size() > 1 && accelerator.rank() == accelerator.world_size() - 1;
   auto other = torch::ones({1}, torch::requires_grad());
   auto step = accelerator.accumulate(net);  // assigns this backward to the model
   // If parameters are gathered from all ranks, all ranks must take part in forward.
   const auto loss = net->left(input_of(0)).sum();
   accelerator.backward(last ? other.sum() : loss);
-  const double expected =
-      accelerator.world() == 1 ? 2.0 : 2.0 * (accelerator.world() - 1) / accelerator.world();
+  const double expected = accelerator.world_size() == 1
+                              ? 2.0
+                              : 2.0 * (accelerator.world_size() - 1) / accelerator.world_size();
   EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - expected) < 1e-12,
          "a rank that used no parameter did not count as zeros");
 }
@@ -79,8 +82,8 @@ void two_windows(Accelerator& accelerator) {
   }
   accelerator.backward(loss(2));
   double mean = 0;
-  for (int rank = 0; rank < accelerator.world(); ++rank) mean += 6.0 * (1 + rank);
-  mean /= accelerator.world();
+  for (int rank = 0; rank < accelerator.world_size(); ++rank) mean += 6.0 * (1 + rank);
+  mean /= accelerator.world_size();
   EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() - mean) < 1e-12,
          "after no_sync and a synchronized backward the gradient is not the mean of the sums");
   // Without zero_grad the next backward adds to the average, as in torch's DDP.
@@ -107,7 +110,7 @@ void error_in_backward(Accelerator& accelerator) {
   for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
   accelerator.backward(net->left(input).sum());
   EXPECT(std::abs(accelerator.gradient(net->left->weight)[0][0].item<double>() -
-                  (1.0 + accelerator.world())) < 1e-12,
+                  (1.0 + accelerator.world_size())) < 1e-12,
          "the backward after the failed one does not average");
 }
 
@@ -122,26 +125,28 @@ void buffers_follow_rank_0(Accelerator& accelerator) {
 }
 
 void tensor_collectives(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   const auto gathered = accelerator.gather(torch::full({2, 3}, rank, torch::kInt));
-  EXPECT(gathered.sizes() == torch::IntArrayRef({2 * world, 3}), "gather: wrong shape");
-  for (int r = 0; r < world; ++r) EXPECT(gathered[2 * r][0].item<int>() == r, "gather: wrong row");
-  EXPECT(accelerator.gather(torch::tensor(rank)).numel() == world, "gather of a scalar");
-  const double sum = world * (world + 1) / 2.0;
+  EXPECT(gathered.sizes() == torch::IntArrayRef({2 * world_size, 3}), "gather: wrong shape");
+  for (int r = 0; r < world_size; ++r)
+    EXPECT(gathered[2 * r][0].item<int>() == r, "gather: wrong row");
+  EXPECT(accelerator.gather(torch::tensor(rank)).numel() == world_size, "gather of a scalar");
+  const double sum = world_size * (world_size + 1) / 2.0;
   const auto mine = torch::tensor({1.0 + rank});
   EXPECT(accelerator.reduce(mine).item<double>() == sum, "reduce sum");
-  EXPECT(std::abs(accelerator.reduce(mine, coupler::ReduceOp::kMean).item<double>() - sum / world) <
-             1e-6,
+  EXPECT(std::abs(accelerator.reduce(mine, coupler::ReduceOp::kMean).item<double>() -
+                  sum / world_size) < 1e-6,
          "reduce mean");
-  EXPECT(accelerator.reduce(mine, coupler::ReduceOp::kMax).item<double>() == world, "reduce max");
-  EXPECT(accelerator.broadcast(mine, world - 1).item<double>() == world, "broadcast");
+  EXPECT(accelerator.reduce(mine, coupler::ReduceOp::kMax).item<double>() == world_size,
+         "reduce max");
+  EXPECT(accelerator.broadcast(mine, world_size - 1).item<double>() == world_size, "broadcast");
   const auto strided = torch::arange(6).view({2, 3}).t();
   EXPECT(torch::equal(accelerator.broadcast(strided, 0), strided), "broadcast of a strided tensor");
   accelerator.wait_for_everyone();
 }
 
 void loader_shares_the_epoch(Accelerator& accelerator) {
-  const int64_t rows = 12 * accelerator.world();
+  const int64_t rows = 12 * accelerator.world_size();
   auto data = torch::arange(rows);
   auto loader =
       coupler::data_loader(coupler::TensorDataset(data, data), {.batch_size = 4, .shuffle = true});
@@ -159,7 +164,7 @@ void wrong_calls(Accelerator& accelerator) {
   };
   torch::nn::Sequential empty(torch::nn::ReLU{});
   contains(error_of([&] { accelerator.prepare(empty); }), "has no parameters");
-  if (accelerator.world() > 1) {
+  if (accelerator.world_size() > 1) {
     torch::nn::Linear uneven(3, accelerator.rank() == 0 ? 2 : 4);
     const std::string text = error_of([&] { accelerator.prepare(uneven); });
     contains(text, "the ranks differ in");

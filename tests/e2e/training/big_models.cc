@@ -83,7 +83,7 @@ void checkpoints_are_in_memory_once(Accelerator& accelerator) {
     const MappedPages pages = pages_of(file);
     const double size = 3.0 * kWidth * kWidth * sizeof(float) / 1024;
     EXPECT(pages.resident >= size, "only " + std::to_string(pages.resident) + " KiB are mapped");
-    EXPECT(pages.share <= size / accelerator.world() * 1.1,
+    EXPECT(pages.share <= size / accelerator.world_size() * 1.1,
            "this rank's share of the pages is " + std::to_string(pages.share) + " KiB");
     accelerator.wait_for_everyone();  // all ranks have measured
   }

@@ -39,7 +39,7 @@ struct Batch {
 };
 Batch joined_batch(int step, int64_t rows);
 // This rank's rows of the batch.
-Batch own_part(const Batch& joined, int rank, int world);
+Batch own_part(const Batch& joined, int rank, int world_size);
 torch::Tensor loss_of(Net& net, const Batch& batch);
 
 struct Check {

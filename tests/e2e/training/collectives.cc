@@ -44,7 +44,7 @@ void expect_part(const std::string& text, const std::string& part) {
 
 // Every dtype that can be sent, in one structure with scalars, empty and strided tensors.
 void nested_gather(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   const auto own = [&](torch::ScalarType type) {
     return torch::full({2, 3}, 1 + rank).to(type).t();  // strided, [3, 2]
   };
@@ -58,34 +58,35 @@ void nested_gather(Accelerator& accelerator) {
   const auto result = accelerator.gather(value);
   for (size_t i = 0; i < types.size(); ++i) {
     std::vector<torch::Tensor> parts;
-    for (int r = 0; r < world; ++r) parts.push_back(torch::full({3, 2}, 1 + r).to(types[i]));
+    for (int r = 0; r < world_size; ++r) parts.push_back(torch::full({3, 2}, 1 + r).to(types[i]));
     EXPECT(torch::equal(result.at("types")[i], torch::cat(parts)), toString(types[i]));
   }
   const auto& others = result.at("others");
-  EXPECT(torch::equal(others[0], torch::arange(world)), "gather of a nested scalar");
+  EXPECT(torch::equal(others[0], torch::arange(world_size)), "gather of a nested scalar");
   EXPECT(others[1].sizes() == torch::IntArrayRef({0, 4}), "gather of an empty tensor");
   EXPECT(!others[2].defined(), "gather of an undefined tensor");
-  EXPECT(others[3].size(0) == 20000 * world && others[3][-1].item<int>() == world - 1 &&
+  EXPECT(others[3].size(0) == 20000 * world_size && others[3][-1].item<int>() == world_size - 1 &&
              !others[3].requires_grad(),
          "gather of a large leaf");
 }
 
 void nested_reduce_and_broadcast(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
-  const double mine = 1 + rank, sum = world * (world + 1) / 2.0;
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
+  const double mine = 1 + rank, sum = world_size * (world_size + 1) / 2.0;
   const Output value = {torch::tensor(mine),
                         {torch::full({2, 2}, mine, torch::kFloat).t(), torch::full({3}, 1 + rank)}};
   const Output added = accelerator.reduce(value);
   EXPECT(added.loss.dim() == 0 && added.loss.item<double>() == sum, "nested sum");
-  EXPECT(torch::equal(added.states[1], torch::full({3}, world * (world + 1) / 2)), "integer sum");
+  EXPECT(torch::equal(added.states[1], torch::full({3}, world_size * (world_size + 1) / 2)),
+         "integer sum");
   EXPECT(value.loss.item<double>() == mine, "reduce changed its input");
   const std::vector<torch::Tensor> floats = {value.loss, value.states[0].to(torch::kBFloat16)};
   const auto mean = accelerator.reduce(floats, ReduceOp::kMean, 4);
-  EXPECT(std::abs(mean[0].item<double>() - 4 * sum / world) < 1e-6, "nested mean, scaled");
+  EXPECT(std::abs(mean[0].item<double>() - 4 * sum / world_size) < 1e-6, "nested mean, scaled");
   EXPECT(mean[1].scalar_type() == torch::kBFloat16 &&
-             std::abs(mean[1][0][0].item<double>() - 4 * sum / world) < 0.1,
+             std::abs(mean[1][0][0].item<double>() - 4 * sum / world_size) < 0.1,
          "mean of bf16");
-  EXPECT(accelerator.reduce(value, ReduceOp::kMax).states[1][0].item<int>() == world, "max");
+  EXPECT(accelerator.reduce(value, ReduceOp::kMax).states[1][0].item<int>() == world_size, "max");
   EXPECT(accelerator.reduce(value, ReduceOp::kMin).states[1][0].item<int>() == 1, "min");
   EXPECT(accelerator.reduce(torch::tensor({rank == 0, false})).equal(torch::tensor({true, false})),
          "the sum of bools is not a logical or");
@@ -93,29 +94,32 @@ void nested_reduce_and_broadcast(Accelerator& accelerator) {
 
   const std::pair<Output, torch::data::Example<>> both = {
       value, {torch::full({2}, rank, torch::kBool), torch::full({70000}, rank)}};
-  const auto sent = accelerator.broadcast(both, world - 1);
-  EXPECT(
-      sent.first.loss.item<double>() == world && sent.second.target[69999].item<int>() == world - 1,
-      "nested broadcast");
-  EXPECT(sent.second.data[1].item<bool>() == (world > 1), "broadcast of bools");
+  const auto sent = accelerator.broadcast(both, world_size - 1);
+  EXPECT(sent.first.loss.item<double>() == world_size &&
+             sent.second.target[69999].item<int>() == world_size - 1,
+         "nested broadcast");
+  EXPECT(sent.second.data[1].item<bool>() == (world_size > 1), "broadcast of bools");
 }
 
 void padding(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   const Map value = {{"tokens", torch::full({1 + rank, 2}, rank)},
                      {"mask", torch::full({1 + rank}, true)},
                      {"scalar", torch::tensor(rank)}};
   const Map behind = accelerator.pad_across_processes(value, 0, 1);
-  EXPECT(behind.at("tokens").size(0) == world && behind.at("mask").size(0) == world, "pad: size");
+  EXPECT(behind.at("tokens").size(0) == world_size && behind.at("mask").size(0) == world_size,
+         "pad: size");
   EXPECT(behind.at("tokens").narrow(0, 0, 1 + rank).equal(value.at("tokens")), "pad: own rows");
-  EXPECT(behind.at("tokens").narrow(0, 1 + rank, world - 1 - rank).eq(1).all().item<bool>(),
+  EXPECT(behind.at("tokens").narrow(0, 1 + rank, world_size - 1 - rank).eq(1).all().item<bool>(),
          "pad: padding");
   EXPECT(behind.at("scalar").item<int>() == rank, "pad changed a value without that dimension");
-  EXPECT(accelerator.gather(behind).at("tokens").size(0) == world * world, "gather of padded");
+  EXPECT(accelerator.gather(behind).at("tokens").size(0) == world_size * world_size,
+         "gather of padded");
   const auto first = accelerator.pad_across_processes(value.at("tokens").t(), -1, -100, true);
-  EXPECT(first.sizes() == torch::IntArrayRef({2, world}) && first[0][world - 1].item<int>() == rank,
+  EXPECT(first.sizes() == torch::IntArrayRef({2, world_size}) &&
+             first[0][world_size - 1].item<int>() == rank,
          "pad_first");
-  EXPECT(world == rank + 1 || first[1][0].item<int>() == -100, "pad_first: padding");
+  EXPECT(world_size == rank + 1 || first[1][0].item<int>() == -100, "pad_first: padding");
   const std::string text = error_of([&] {
     accelerator.pad_across_processes(Map{{"x", torch::ones({1}, torch::kUInt8)}}, 0, 300);
   });
@@ -125,9 +129,10 @@ void padding(Accelerator& accelerator) {
 
 // All ranks get an error that names the difference, and the job continues: a training step works.
 void differing_ranks(Accelerator& accelerator) {
-  if (accelerator.world() == 1) return;
-  const bool last = accelerator.rank() == accelerator.world() - 1;
-  const std::string ranks = "ranks 0 and " + std::to_string(accelerator.world() - 1) + " differ";
+  if (accelerator.world_size() == 1) return;
+  const bool last = accelerator.rank() == accelerator.world_size() - 1;
+  const std::string ranks =
+      "ranks 0 and " + std::to_string(accelerator.world_size() - 1) + " differ";
   torch::manual_seed(3);
   torch::nn::Linear model(3, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
@@ -161,37 +166,37 @@ void differing_ranks(Accelerator& accelerator) {
     opt.zero_grad();
   }
   const auto total = accelerator.reduce(torch::ones({2, 3}));
-  EXPECT(total[0][0].item<int>() == accelerator.world(), "reduce after differing ranks");
+  EXPECT(total[0][0].item<int>() == accelerator.world_size(), "reduce after differing ranks");
 }
 
 void objects(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   const Summary own = {"rank " + std::to_string(rank) + std::string(static_cast<size_t>(rank), '!'),
                        std::vector<double>(static_cast<size_t>(rank), 0.25)};
   const auto all = coupler::gather_object(accelerator, own);
-  EXPECT(all.size() == static_cast<size_t>(world),
+  EXPECT(all.size() == static_cast<size_t>(world_size),
          "gather_object: there is not one object for each rank");
-  for (int r = 0; r < world; ++r) {
+  for (int r = 0; r < world_size; ++r) {
     const Summary& seen = all[static_cast<size_t>(r)];
     EXPECT(seen.name.rfind("rank " + std::to_string(r), 0) == 0, "gather_object: " + seen.name);
     EXPECT(seen.values == std::vector<double>(static_cast<size_t>(r), 0.25),
            "gather_object: values");
   }
   const std::map<std::string, int> settings = {{"seed", rank}};
-  const auto sent = coupler::broadcast_object(accelerator, settings, world - 1);
-  EXPECT(sent.at("seed") == world - 1, "broadcast_object");
+  const auto sent = coupler::broadcast_object(accelerator, settings, world_size - 1);
+  EXPECT(sent.at("seed") == world_size - 1, "broadcast_object");
   EXPECT(coupler::gather_object(accelerator, std::vector<int>()).back().empty(), "empty objects");
 
   // One rank's object cannot be sent: every rank gets the reason and the rank, and continues.
-  const bool last = rank == world - 1;
+  const bool last = rank == world_size - 1;
   const std::string text = error_of([&] {
     coupler::gather_object(accelerator, Summary{last ? "" : "fine", {}});
   });
   expect_part(text, "a summary needs a name");
-  if (!last) expect_part(text, "rank " + std::to_string(world - 1) + " cannot take part");
-  expect_part(error_of([&] { coupler::broadcast_object(accelerator, 1, world); }),
+  if (!last) expect_part(text, "rank " + std::to_string(world_size - 1) + " cannot take part");
+  expect_part(error_of([&] { coupler::broadcast_object(accelerator, 1, world_size); }),
               "there is no such rank");
-  if (world > 1) {
+  if (world_size > 1) {
     expect_part(error_of([&] {
                   if (last) {
                     coupler::gather_object(accelerator, 1);
@@ -201,25 +206,27 @@ void objects(Accelerator& accelerator) {
                 }),
                 "rank 0 calls broadcast_object(from 0), but rank");
   }
-  EXPECT(coupler::gather_object(accelerator, rank).back() == world - 1, "objects after errors");
+  EXPECT(coupler::gather_object(accelerator, rank).back() == world_size - 1,
+         "objects after errors");
 }
 
 void split_and_trigger(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   std::vector<std::string> prompts;
-  for (int i = 0; i < 2 * world + 1; ++i) prompts.push_back("prompt " + std::to_string(i));
+  for (int i = 0; i < 2 * world_size + 1; ++i) prompts.push_back("prompt " + std::to_string(i));
   std::vector<std::string> joined;
   for (const auto& part :
        coupler::gather_object(accelerator, accelerator.split_between_processes(prompts))) {
     joined.insert(joined.end(), part.begin(), part.end());
   }
   EXPECT(joined == prompts, "the ranks' parts do not add up to the whole");
-  const auto rows = torch::arange(2 * world + 1);
+  const auto rows = torch::arange(2 * world_size + 1);
   const auto padded = accelerator.split_between_processes(Map{{"x", rows}}, true);
-  EXPECT(accelerator.gather(padded).at("x").size(0) == (world == 1 ? 3 : 3 * world), "padding");
+  EXPECT(accelerator.gather(padded).at("x").size(0) == (world_size == 1 ? 3 : 3 * world_size),
+         "padding");
 
   EXPECT(!accelerator.check_trigger(), "a trigger fired that no rank set");
-  if (rank == world - 1) accelerator.set_trigger();
+  if (rank == world_size - 1) accelerator.set_trigger();
   EXPECT(accelerator.check_trigger(), "a trigger that the last rank set did not fire");
   EXPECT(!accelerator.check_trigger(), "a trigger is not reset");
 }

@@ -33,12 +33,12 @@ struct Sample {
 };
 
 // A learnable problem: classes from a fixed random map.
-Sample sample(int step, int rank, int world) {
+Sample sample(int step, int rank, int world_size) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(500 + step % 8));
   auto map_generator = at::detail::createCPUGenerator(7);
   const auto data = torch::randn({kRows, 20}, generator);
   const auto target = torch::mm(data, torch::randn({20, 5}, map_generator)).argmax(1);
-  const int64_t rows = kRows / world;
+  const int64_t rows = kRows / world_size;
   return {data.narrow(0, rank * rows, rows), target.narrow(0, rank * rows, rows)};
 }
 
@@ -92,7 +92,7 @@ double plain_loss() {
 template <class Net, class Optimizer>
 void train(Accelerator& accelerator, Net& net, Optimizer& opt, int from, int to) {
   for (int step = from; step < to; ++step) {
-    const Sample own = sample(step, accelerator.rank(), accelerator.world());
+    const Sample own = sample(step, accelerator.rank(), accelerator.world_size());
     accelerator.backward(loss_of(net, own));
     opt.step();
     opt.zero_grad();
@@ -145,7 +145,7 @@ void goes_on(Accelerator& accelerator) {
 // Compared with the training of all ranks, performed here one after the other. The settings come
 // from the environment.
 void local_sgd(Accelerator& accelerator) {
-  const int world = accelerator.world();
+  const int world_size = accelerator.world_size();
   const auto number = [](const char* name, double otherwise) {
     const char* const text = std::getenv(name);
     return text == nullptr ? otherwise : std::atof(text);
@@ -157,7 +157,7 @@ void local_sgd(Accelerator& accelerator) {
   auto [net, opt] = accelerator.prepare(model, optimizer);
 
   std::vector<Tower> towers;
-  for (int r = 0; r < world; ++r) towers.push_back(make_tower());
+  for (int r = 0; r < world_size; ++r) towers.push_back(make_tower());
   const auto parameters = [&](int rank, size_t i) {
     return towers[static_cast<size_t>(rank)]->parameters()[i];
   };
@@ -170,11 +170,11 @@ void local_sgd(Accelerator& accelerator) {
   for (int step = 0; step < 3 * every; ++step) {
     train(accelerator, net, opt, step, step + 1);
     const torch::NoGradGuard no_grad;
-    for (int r = 0; r < world; ++r) {
+    for (int r = 0; r < world_size; ++r) {
       Tower& tower = towers[static_cast<size_t>(r)];
       {
         const torch::AutoGradMode grad(true);
-        loss_of(tower, sample(step, r, world)).backward();
+        loss_of(tower, sample(step, r, world_size)).backward();
       }
       for (auto& parameter : tower->parameters()) {
         if (!parameter.grad().defined()) continue;
@@ -182,12 +182,12 @@ void local_sgd(Accelerator& accelerator) {
         parameter.mutable_grad().reset();
       }
     }
-    for (size_t i = 0; world > 1 && i < count && (step + 1) % every == 0; ++i) {
+    for (size_t i = 0; world_size > 1 && i < count && (step + 1) % every == 0; ++i) {
       torch::Tensor mean = torch::zeros_like(previous[i]);
-      for (int r = 0; r < world; ++r) mean += parameters(r, i) / world;
+      for (int r = 0; r < world_size; ++r) mean += parameters(r, i) / world_size;
       velocity[i] = momentum * velocity[i] + mean - previous[i];
       previous[i] = previous[i] + velocity[i];
-      for (int r = 0; r < world; ++r) parameters(r, i).copy_(previous[i]);
+      for (int r = 0; r < world_size; ++r) parameters(r, i).copy_(previous[i]);
     }
     for (size_t i = 0; i < count; ++i) {
       const auto own = net->parameters()[i];
@@ -209,13 +209,13 @@ void local_sgd(Accelerator& accelerator) {
 // A LocalSGD scope, compared with the training of all ranks performed here. Before and after the
 // scope gradients are averaged.
 void local_sgd_scope(Accelerator& accelerator) {
-  const int rank = accelerator.rank(), world = accelerator.world();
+  const int rank = accelerator.rank(), world_size = accelerator.world_size();
   constexpr int kEvery = 3, kBefore = 2, kLocal = 7, kAfter = 2;
   Tower model = make_tower();
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
   auto [net, opt] = accelerator.prepare(model, optimizer);
   std::vector<Tower> towers;
-  for (int r = 0; r < world; ++r) towers.push_back(make_tower());
+  for (int r = 0; r < world_size; ++r) towers.push_back(make_tower());
   const auto average = [&](const auto& tensor_of) {
     for (size_t i = 0; i < towers[0]->parameters().size(); ++i) {
       std::vector<torch::Tensor> all;
@@ -230,10 +230,10 @@ void local_sgd_scope(Accelerator& accelerator) {
   const auto parameter = [](Tower& tower, size_t i) { return tower->parameters()[i].detach(); };
   const auto gradient = [](Tower& tower, size_t i) { return tower->parameters()[i].grad(); };
   const auto reference_step = [&](int step, bool local) {
-    for (int r = 0; r < world; ++r) {
+    for (int r = 0; r < world_size; ++r) {
       Tower& tower = towers[static_cast<size_t>(r)];
       tower->zero_grad();
-      loss_of(tower, sample(step, r, world)).backward();
+      loss_of(tower, sample(step, r, world_size)).backward();
     }
     const torch::NoGradGuard no_grad;
     if (!local) average(gradient);
@@ -267,7 +267,7 @@ void local_sgd_scope(Accelerator& accelerator) {
       if (i % kEvery == 0) average(parameter);
       compare("in the scope, after step " + std::to_string(i));
     }
-    if (world > 1) {
+    if (world_size > 1) {
       const std::string twice =
           error_of([&, &net = net] { const coupler::LocalSGD second(accelerator, net); });
       EXPECT(twice.find("another one of the model") != std::string::npos, twice);
@@ -302,7 +302,8 @@ void local_sgd_scope(Accelerator& accelerator) {
     accelerator.set_gradient_accumulation_steps(1);
     const torch::Tensor own = net->first->weight.detach().clone();
     const auto apart = accelerator.gather(own.reshape({1, -1}));
-    EXPECT(world == 1 || !torch::equal(apart[0], apart[1]), "ranks are equal after 7 steps of 8");
+    EXPECT(world_size == 1 || !torch::equal(apart[0], apart[1]),
+           "ranks are equal after 7 steps of 8");
     accelerator.save_state(folder.path());
     expect_equal_ranks(accelerator, net);
   }

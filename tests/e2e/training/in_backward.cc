@@ -47,7 +47,7 @@ void train_in_backward(Accelerator& accelerator, int64_t window, bool weighted) 
       const Batch joined = joined_batch(static_cast<int>(step * window + i), kWindowRows);
       (loss_of(reference, joined) / window).backward();
       const auto scope = accelerator.accumulate(net);
-      const Batch own = own_part(joined, accelerator.rank(), accelerator.world());
+      const Batch own = own_part(joined, accelerator.rank(), accelerator.world_size());
       const auto rows = static_cast<double>(own.tokens.size(0));
       if (weighted) {
         accelerator.backward(loss_of(net, own) * rows, rows);

@@ -45,9 +45,10 @@ void contains(const std::string& text, const std::string& part) {
 // Trains over inputs with different numbers of batches on the ranks, sometimes none on the last
 // rank: forward, backward, clipping and steps stay in sync under every backend.
 void uneven_training(Accelerator& accelerator) {
-  const int world = accelerator.world();
+  const int world_size = accelerator.world_size();
   for (const int64_t workers : {0, 2}) {
-    for (const int64_t rows : {int64_t{world}, int64_t{4 * world + 1}, int64_t{12 * world - 1}}) {
+    for (const int64_t rows :
+         {int64_t{world_size}, int64_t{4 * world_size + 1}, int64_t{12 * world_size - 1}}) {
       torch::manual_seed(3);
       Net model;
       torch::optim::SGD optimizer(model->parameters(), 0.1);
@@ -75,7 +76,7 @@ void uneven_training(Accelerator& accelerator) {
           }
           EXPECT(steps == size, "a joined loop does not yield size() batches");
         }
-        const int64_t expected = (rows + 4 * world - 1) / (4 * world);
+        const int64_t expected = (rows + 4 * world_size - 1) / (4 * world_size);
         EXPECT(steps == expected, "the ranks made " + std::to_string(steps) + " steps");
         EXPECT(last == 1, "there is not exactly one last batch");
         EXPECT(batches_of_own >= steps - 1, "a rank repeated more batches than it lacked");
@@ -90,9 +91,9 @@ void uneven_training(Accelerator& accelerator) {
 
 // Each rank has its own stream, and the streams end at different times.
 void uneven_streams(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   torch::nn::Linear model(1, 1);
-  auto loader = coupler::data_loader(Stream{int64_t{world} * (rank + 1), rank},
+  auto loader = coupler::data_loader(Stream{int64_t{world_size} * (rank + 1), rank},
                                      {.even_batches = false, .workers = 1});
   auto [net, batches] = accelerator.prepare(model, loader);
   auto scope = accelerator.join_uneven_inputs(net);
@@ -101,22 +102,23 @@ void uneven_streams(Accelerator& accelerator) {
   for (auto& batch : batches) {
     accelerator.backward(net->forward(batch.data.to(torch::kFloat).unsqueeze(1)).sum());
     const auto gathered = accelerator.gather(batch.data);
-    for (int r = 0; r < world; ++r) {
+    for (int r = 0; r < world_size; ++r) {
       const int64_t step = std::min<int64_t>(steps, r);
-      EXPECT(gathered[r].item<int64_t>() == step * world + r, "it is not that rank's latest batch");
+      EXPECT(gathered[r].item<int64_t>() == step * world_size + r,
+             "it is not that rank's latest batch");
     }
     own += core->own_samples();
     ++steps;
-    EXPECT(core->at_last_batch() == (steps == world), "the wrong batch is the last one");
+    EXPECT(core->at_last_batch() == (steps == world_size), "the wrong batch is the last one");
   }
-  EXPECT(steps == world, "the shortest stream ended the loop");
+  EXPECT(steps == world_size, "the shortest stream ended the loop");
   EXPECT(own == rank + 1, "a substitute batch counts");
 }
 
 // Every rank reads the stream and keeps its slice; the last step is filled.
 void stream_shares_the_epoch(Accelerator& accelerator) {
-  const int world = accelerator.world();
-  const int64_t samples = 6 * world + 1;
+  const int world_size = accelerator.world_size();
+  const int64_t samples = 6 * world_size + 1;
   auto loader = coupler::data_loader(Stream{samples, accelerator.rank()}, {.batch_size = 3});
   auto batches = accelerator.prepare(loader);
   const auto core = batches.core();
@@ -129,8 +131,8 @@ void stream_shares_the_epoch(Accelerator& accelerator) {
 }
 
 void dispatched(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
-  const int64_t samples = 4 * world + 3;
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
+  const int64_t samples = 4 * world_size + 3;
   for (const bool even : {true, false}) {
     auto loader = coupler::data_loader(
         Stream{samples, rank, 0},
@@ -147,7 +149,8 @@ void dispatched(Accelerator& accelerator) {
         own += mine.numel();
         ++steps;
       }
-      EXPECT(steps == (samples + 2 * world - 1) / (2 * world), "the number of steps is wrong");
+      EXPECT(steps == (samples + 2 * world_size - 1) / (2 * world_size),
+             "the number of steps is wrong");
       EXPECT(sum_of(accelerator, own) == samples, "not every sample once");
       EXPECT(sum_of(accelerator, sum) == samples * (samples - 1) / 2, "other samples");
     }
@@ -156,7 +159,7 @@ void dispatched(Accelerator& accelerator) {
 
 // Every error reaches all ranks, which stay in sync afterwards.
 void loader_errors(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   const auto loop = [&](const Stream& stream, const coupler::DataLoaderOptions& options) {
     auto loader = coupler::data_loader(stream, options);
     return error_of([&] {
@@ -165,22 +168,22 @@ void loader_errors(Accelerator& accelerator) {
       for (auto& batch : batches) accelerator.gather(batch.data);
     });
   };
-  contains(loop({.count = rank == world - 1 ? 0 : 4, .rank = rank}, {}),
-           world == 1 ? "the stream has no samples"
-                      : "rank " + std::to_string(world - 1) + " has no data at all");
+  contains(loop({.count = rank == world_size - 1 ? 0 : 4, .rank = rank}, {}),
+           world_size == 1 ? "the stream has no samples"
+                           : "rank " + std::to_string(world_size - 1) + " has no data at all");
   accelerator.wait_for_everyone();
-  contains(loop({.count = 100, .rank = rank, .only_rank = 0, .fails_at = world},
+  contains(loop({.count = 100, .rank = rank, .only_rank = 0, .fails_at = world_size},
                 {.dispatch_batches = true}),
            "batch 1 of epoch 0: the disk is gone");
   accelerator.wait_for_everyone();
   auto unprepared = coupler::data_loader(token_rows(4));
   contains(error_of([&] { auto scope = accelerator.join_uneven_inputs(unprepared); }),
            "was not prepared");
-  if (world > 1) {
-    auto small = coupler::data_loader(token_rows(world - 1));
+  if (world_size > 1) {
+    auto small = coupler::data_loader(token_rows(world_size - 1));
     contains(error_of([&] { accelerator.prepare(small); }),
-             std::to_string(world - 1) + " samples, fewer than the " + std::to_string(world) +
-                 " processes");
+             std::to_string(world_size - 1) + " samples, fewer than the " +
+                 std::to_string(world_size) + " processes");
   }
 }
 

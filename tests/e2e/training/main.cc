@@ -56,8 +56,8 @@ Batch joined_batch(int step, int64_t rows) {
           torch::randint(0, 11, {rows}, generator, torch::kLong)};
 }
 
-Batch own_part(const Batch& joined, int rank, int world) {
-  const int64_t rows = joined.tokens.size(0) / world;
+Batch own_part(const Batch& joined, int rank, int world_size) {
+  const int64_t rows = joined.tokens.size(0) / world_size;
   return {joined.tokens.narrow(0, rank * rows, rows), joined.targets.narrow(0, rank * rows, rows)};
 }
 

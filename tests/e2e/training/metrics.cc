@@ -71,12 +71,12 @@ void check_epoch(Accelerator& accelerator, const Dataset& dataset, int64_t sampl
 }
 
 void every_sample_once(Accelerator& accelerator) {
-  const int64_t world = accelerator.world();
+  const int64_t world_size = accelerator.world_size();
   for (const bool shuffle : {false, true}) {
     for (const int64_t batch_size : {1, 3}) {
       // Every remainder, also a dataset smaller than a step; with joined loops, also ranks without
       // a part of the last step.
-      for (int64_t samples = world; samples <= 2 * world * batch_size; ++samples) {
+      for (int64_t samples = world_size; samples <= 2 * world_size * batch_size; ++samples) {
         check_epoch(accelerator, numbered(samples), samples,
                     {.batch_size = batch_size, .shuffle = shuffle});
         check_epoch(accelerator, numbered(samples), samples,
@@ -87,23 +87,23 @@ void every_sample_once(Accelerator& accelerator) {
       }
       // Without even_batches, if every rank has a part of the last step.
       for (int64_t last = 1; last <= batch_size; ++last) {
-        const int64_t samples = world * batch_size + (world - 1) * batch_size + last;
+        const int64_t samples = world_size * batch_size + (world_size - 1) * batch_size + last;
         check_epoch(accelerator, numbered(samples), samples,
                     {.batch_size = batch_size, .shuffle = shuffle, .even_batches = false});
       }
     }
-    for (int64_t samples = world; samples <= 5 * world; samples += 3) {
+    for (int64_t samples = world_size; samples <= 5 * world_size; samples += 3) {
       check_epoch(accelerator, numbered(samples), samples,
-                  {.batch_size = 2 * world, .shuffle = shuffle, .split_batches = true});
+                  {.batch_size = 2 * world_size, .shuffle = shuffle, .split_batches = true});
     }
   }
 }
 
 // The innermost loop counts; after it the outer one; outside both it is the same as gather.
 void loops_within_loops(Accelerator& accelerator) {
-  const int64_t world = accelerator.world();
-  auto outer_loader = coupler::data_loader(numbered(2 * world + 1), {.batch_size = 2});
-  auto inner_loader = coupler::data_loader(numbered(3 * world + 1), {.batch_size = 3});
+  const int64_t world_size = accelerator.world_size();
+  auto outer_loader = coupler::data_loader(numbered(2 * world_size + 1), {.batch_size = 2});
+  auto inner_loader = coupler::data_loader(numbered(3 * world_size + 1), {.batch_size = 3});
   auto [outer, inner] = accelerator.prepare(outer_loader, inner_loader);
   int64_t outer_rows = 0, inner_rows = 0;
   for (auto& batch : outer) {
@@ -112,14 +112,16 @@ void loops_within_loops(Accelerator& accelerator) {
     }
     outer_rows += accelerator.gather_for_metrics(batch).target.size(0);
   }
-  EXPECT(outer_rows == 2 * world + 1, "the outer loop's samples");
-  EXPECT(inner_rows == (3 * world + 1) * outer.size(), "the inner loop's samples");
-  EXPECT(accelerator.gather_for_metrics(torch::ones({4})).size(0) == 4 * world, "outside loops");
-  EXPECT(accelerator.gather_for_metrics(torch::tensor(1)).numel() == world, "a scalar outside");
+  EXPECT(outer_rows == 2 * world_size + 1, "the outer loop's samples");
+  EXPECT(inner_rows == (3 * world_size + 1) * outer.size(), "the inner loop's samples");
+  EXPECT(accelerator.gather_for_metrics(torch::ones({4})).size(0) == 4 * world_size,
+         "outside loops");
+  EXPECT(accelerator.gather_for_metrics(torch::tensor(1)).numel() == world_size,
+         "a scalar outside");
 }
 
 void wrong_metrics(Accelerator& accelerator) {
-  auto loader = coupler::data_loader(numbered(4 * accelerator.world()), {.batch_size = 4});
+  auto loader = coupler::data_loader(numbered(4 * accelerator.world_size()), {.batch_size = 4});
   auto batches = accelerator.prepare(loader);
   const auto told = [](const std::function<void()>& action, const std::string& part) {
     const std::string text = error_of(action);
@@ -130,7 +132,7 @@ void wrong_metrics(Accelerator& accelerator) {
     told([&] { accelerator.gather_for_metrics(averaged); },
          "value[\"loss\"]: a scalar is not a per-sample value");
     // Only on the last rank; the others get the error too.
-    const bool last = accelerator.rank() == accelerator.world() - 1;
+    const bool last = accelerator.rank() == accelerator.world_size() - 1;
     told([&] { accelerator.gather_for_metrics(batch.target.narrow(0, 0, last ? 3 : 4)); },
          "dimension 0 is 3, but this rank's batch has 4 samples, 4 of them its own");
     // For instance one row for each pair of samples: it must not be cut as if rows were samples.
@@ -138,13 +140,13 @@ void wrong_metrics(Accelerator& accelerator) {
          "dimension 0 is 8, but this rank's batch has 4 samples, 4 of them its own");
     told([&] { accelerator.gather_for_metrics(std::vector<int>(last ? 3 : 4)); },
          "there are 3 objects, but this rank's batch has 4 samples, 4 of them its own");
-    EXPECT(accelerator.gather_for_metrics(batch.target).size(0) == 4 * accelerator.world(),
+    EXPECT(accelerator.gather_for_metrics(batch.target).size(0) == 4 * accelerator.world_size(),
            "gather_for_metrics after errors");
   }
 }
 
 void what_the_page_shows(Accelerator& accelerator) {
-  const int64_t samples = 3 * accelerator.world() + 1;
+  const int64_t samples = 3 * accelerator.world_size() + 1;
   // The prediction is always 0, which is the target of two samples of the whole dataset.
   auto target = torch::ones({samples}, torch::kLong);
   target[0] = target[samples - 1] = 0;

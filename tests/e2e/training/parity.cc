@@ -50,7 +50,8 @@ void train_both(coupler::Accelerator& accelerator, const MakeOptimizer& make,
     reference_optimizer->step();
 
     opt.zero_grad();
-    accelerator.backward(loss_of(net, own_part(joined, accelerator.rank(), accelerator.world())));
+    accelerator.backward(
+        loss_of(net, own_part(joined, accelerator.rank(), accelerator.world_size())));
     const double norm = accelerator.clip_grad_norm(net, 0.5);
     EXPECT(std::abs(norm - reference_norm) < 1e-5, "the gradient norm is " + std::to_string(norm) +
                                                        ", expected " +

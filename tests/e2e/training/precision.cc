@@ -44,7 +44,7 @@ std::pair<torch::Tensor, torch::Tensor> joined(int step) {
 }
 
 torch::Tensor own_rows(Accelerator& accelerator, const torch::Tensor& all) {
-  const int64_t rows = kExamples / accelerator.world();
+  const int64_t rows = kExamples / accelerator.world_size();
   return all.narrow(0, accelerator.rank() * rows, rows);
 }
 
@@ -260,7 +260,7 @@ void overflow_skips(Accelerator& accelerator) {
   for (int step = 0; step < 6; ++step) {
     // Once on the last rank only and once on all ranks, with and without clipping.
     const bool overflow = step == 2 || step == 4;
-    const bool here = step == 2 ? accelerator.rank() == accelerator.world() - 1 : overflow;
+    const bool here = step == 2 ? accelerator.rank() == accelerator.world_size() - 1 : overflow;
     const auto before = weights_of(accelerator, net);
     const double scale = accelerator.loss_scale();
     const auto rates = scheduler.rates();

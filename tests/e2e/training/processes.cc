@@ -18,19 +18,19 @@ torch::Tensor own_rank(const Accelerator& accelerator) {
 
 // Each function runs only on the process that it names.
 void on_some_process(Accelerator& accelerator) {
-  const int world = accelerator.world(), rank = accelerator.rank();
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
   std::vector<int> ran;
   accelerator.on_main_process([&] { ran.push_back(0); });
   accelerator.on_last_process([&] { ran.push_back(1); });
-  accelerator.on_process(world - 1, [&] { ran.push_back(2); });
+  accelerator.on_process(world_size - 1, [&] { ran.push_back(2); });
   accelerator.on_local_main_process([&] { ran.push_back(3); });
   accelerator.on_local_process(0, [&] { ran.push_back(4); });
   std::vector<int> expected;
   if (rank == 0) expected.push_back(0);
-  if (rank == world - 1) expected.insert(expected.end(), {1, 2});
+  if (rank == world_size - 1) expected.insert(expected.end(), {1, 2});
   if (accelerator.local_rank() == 0) expected.insert(expected.end(), {3, 4});
   EXPECT(ran == expected, "on_main_process or a similar function ran on the wrong process");
-  EXPECT(accelerator.is_last_process() == (rank == world - 1), "is_last_process");
+  EXPECT(accelerator.is_last_process() == (rank == world_size - 1), "is_last_process");
 }
 
 // The name of a folder for this job, chosen by rank 0.
@@ -68,7 +68,7 @@ void main_process_first(Accelerator& accelerator) {
 
 void state_anywhere(Accelerator& accelerator) {
   coupler::PartialState partial;
-  EXPECT(partial.rank() == accelerator.rank() && partial.world() == accelerator.world() &&
+  EXPECT(partial.rank() == accelerator.rank() && partial.world_size() == accelerator.world_size() &&
              partial.local_rank() == accelerator.local_rank(),
          "PartialState describes the wrong process");
   partial.wait_for_everyone();
@@ -77,7 +77,7 @@ void state_anywhere(Accelerator& accelerator) {
 
   accelerator.set_gradient_accumulation_steps(2);
   torch::nn::Linear model(1, 1);
-  const auto rows = torch::ones({3 * accelerator.world(), 1});
+  const auto rows = torch::ones({3 * accelerator.world_size(), 1});
   auto loader = coupler::data_loader(coupler::TensorDataset(rows, rows), {.batch_size = 1});
   auto [net, batches] = accelerator.prepare(model, loader);
   const coupler::GradientState gradients;
@@ -193,7 +193,7 @@ void freed_memory(Accelerator& accelerator) {
 // The last rank arrives first. log_order_test reads the output.
 void logs_in_order(Accelerator& accelerator) {
   const auto logger = coupler::get_logger("order");
-  usleep(static_cast<useconds_t>(100'000 * (accelerator.world() - accelerator.rank())));
+  usleep(static_cast<useconds_t>(100'000 * (accelerator.world_size() - accelerator.rank())));
   logger.error("line of rank " + std::to_string(accelerator.rank()), {.in_order = true});
 }
 

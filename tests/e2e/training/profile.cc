@@ -43,8 +43,8 @@ class Training {
   Training(Accelerator& accelerator, int64_t steps)
       : accelerator_(accelerator),
         loader_(coupler::data_loader(
-            coupler::TensorDataset(torch::ones({4 * steps * accelerator.world(), 6}),
-                                   torch::zeros({4 * steps * accelerator.world(), 2})),
+            coupler::TensorDataset(torch::ones({4 * steps * accelerator.world_size(), 6}),
+                                   torch::zeros({4 * steps * accelerator.world_size(), 2})),
             {.batch_size = 4})) {
     accelerator_.prepare(model_);
     batches_ = accelerator_.prepare(loader_);
@@ -86,12 +86,12 @@ void whole_scope(Accelerator& accelerator) {
     shapes |= event.contains("args") && event["args"].contains("Input Dims");
   }
   EXPECT(shapes, "no shapes were recorded");
-  if (accelerator.world() > 1) {
+  if (accelerator.world_size() > 1) {
     EXPECT(count(trace, "all_reduce") >= 4, "collectives are missing");
   }
   // Joined when the scope ends on rank 0.
   if (accelerator.is_main_process()) {
-    EXPECT(count(read(dir + "/trace.json"), "aten::addmm") == 4 * accelerator.world(),
+    EXPECT(count(read(dir + "/trace.json"), "aten::addmm") == 4 * accelerator.world_size(),
            "the joined trace lacks a rank's products");
   }
   accelerator.wait_for_everyone();

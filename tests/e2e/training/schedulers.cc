@@ -82,17 +82,17 @@ void ours(Accelerator& accelerator) {
 void units(Accelerator& accelerator) {
   Slope model;
   auto optimizer = two_rates(model);
-  const int64_t world = accelerator.world();
+  const int64_t world_size = accelerator.world_size();
   auto [net, opt, scheduler] = accelerator.prepare(
       model, optimizer,
-      coupler::linear_schedule(optimizer, {0, 4 * world, StepUnit::kProcessSteps}));
-  const std::string end = "end at " + std::to_string(4 * world);
-  const std::string reached = ", reached after 4 optimizer steps of " + std::to_string(world);
-  EXPECT(scheduler.description().find(world == 1 ? end : end + reached) != std::string::npos,
+      coupler::linear_schedule(optimizer, {0, 4 * world_size, StepUnit::kProcessSteps}));
+  const std::string end = "end at " + std::to_string(4 * world_size);
+  const std::string reached = ", reached after 4 optimizer steps of " + std::to_string(world_size);
+  EXPECT(scheduler.description().find(world_size == 1 ? end : end + reached) != std::string::npos,
          scheduler.description());
   moved(accelerator, net, opt);
   scheduler.step();
-  EXPECT(scheduler.steps() == world, "process steps: the processes were not counted");
+  EXPECT(scheduler.steps() == world_size, "process steps: the processes were not counted");
   expect_rates(scheduler.rates(), {0.375, 0.1875}, "process steps");
 }
 
@@ -136,10 +136,10 @@ void plateau(Accelerator& accelerator) {
   const double rank = accelerator.rank();
   scheduler.step(10 + rank);
   const auto state = scheduler.state();
-  EXPECT(std::abs(state.best - 10 - (accelerator.world() - 1) / 2.0) < 1e-6,
+  EXPECT(std::abs(state.best - 10 - (accelerator.world_size() - 1) / 2.0) < 1e-6,
          "the plateau's best is " + std::to_string(state.best));
   scheduler.step(rank == 0 ? 9 : 11 + 4 * rank);
-  const double factor = accelerator.world() == 1 ? 1 : 0.5;
+  const double factor = accelerator.world_size() == 1 ? 1 : 0.5;
   expect_rates(moved(accelerator, net, opt), {0.5 * factor, 0.25 * factor}, "plateau");
   scheduler.load_state(state);
   scheduler.step(100);

@@ -9,7 +9,7 @@ namespace {
 template <class BatchNorm>
 void equals_batch_norm(coupler::Accelerator& accelerator, std::vector<int64_t> shape) {
   const int64_t rows = 2;
-  shape[0] = rows * accelerator.world();
+  shape[0] = rows * accelerator.world_size();
   auto generator = at::detail::createCPUGenerator(7);
   const auto joined = torch::randn(shape, generator, torch::kDouble) * 3 + 100;
   const auto upstream = torch::randn(shape, generator, torch::kDouble);

@@ -45,12 +45,12 @@ int main(int argc, char** argv) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(1).momentum(1));
   auto loader =
       coupler::data_loader(coupler::TensorDataset(torch::zeros({steps, 1}), torch::zeros({steps})),
-                           {.batch_size = accelerator.world(), .split_batches = true});
+                           {.batch_size = accelerator.world_size(), .split_batches = true});
   // All ranks take the same number of steps, each with its own sample.
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
   accelerator.resume();
   int64_t made = 0;
-  for (int64_t epoch = batches.next_epoch(); epoch < accelerator.world(); ++epoch) {
+  for (int64_t epoch = batches.next_epoch(); epoch < accelerator.world_size(); ++epoch) {
     for (auto& batch : batches) {
       static_cast<void>(batch);
       accelerator.backward(net->forward());

@@ -44,7 +44,7 @@ const std::vector<Backend> kBackends = {
 
 struct Setting {
   size_t backend = 0;
-  int world = 2;
+  int world_size = 2;
   bool async = true;
   int every = 3;
   int chance = 4;   // of 1,000 calls
@@ -110,7 +110,7 @@ Seen run_job(const Setting& setting, const std::string& steps) {
   std::vector<std::string> arguments{
       "launch",
       "-n",
-      std::to_string(setting.world),
+      std::to_string(setting.world_size),
       "-o",
       "launch.threads_per_process=1",
       "-o",
@@ -137,8 +137,8 @@ Seen run_job(const Setting& setting, const std::string& steps) {
       "if [ \"$COUPLER_RESTART_COUNT\" != {} ]; then export LD_PRELOAD={}; fi; "
       "export DISK_FAULTS_SEED=$(({} + 4 * ${{COUPLER_RESTART_COUNT:-0}} + COUPLER_RANK)); "
       "exec {} {} 0 {}",
-      setting.world - 1, setting.slow, kRestarts, DISK_FAULTS, 16 * setting.seed, STAMP_JOB, steps,
-      setting.by_hand);
+      setting.world_size - 1, setting.slow, kRestarts, DISK_FAULTS, 16 * setting.seed, STAMP_JOB,
+      steps, setting.by_hand);
   arguments.insert(arguments.end(), {"sh", "-c", start});
   const Outcome outcome =
       here.coupler(arguments, {{"DISK_FAULTS_FOLDER", folder},
@@ -149,12 +149,13 @@ Seen run_job(const Setting& setting, const std::string& steps) {
   const std::string title = fmt::format(
       "{}, {} ranks, {}, every {}, by hand {}, limit {}, {} at {} of 1,000 calls, delay {} us, "
       "slow {} us, seed {}",
-      backend.name, setting.world, setting.async ? "async" : "sync", setting.every, setting.by_hand,
-      setting.limit, setting.fault, setting.chance, setting.delay, setting.slow, setting.seed);
+      backend.name, setting.world_size, setting.async ? "async" : "sync", setting.every,
+      setting.by_hand, setting.limit, setting.fault, setting.chance, setting.delay, setting.slow,
+      setting.seed);
   EXPECT_EQ(outcome.exit_code, 0) << title << "\n" << outcome.err;
   Seen seen{.jobs = 1, .ended = outcome.exit_code == 0 ? 1 : 0};
-  seen.failed_saves = occurrences(outcome.err, "no checkpoint was made in") / setting.world;
-  seen.by_hand = occurrences(outcome.err, "not saved by hand") / setting.world;
+  seen.failed_saves = occurrences(outcome.err, "no checkpoint was made in") / setting.world_size;
+  seen.by_hand = occurrences(outcome.err, "not saved by hand") / setting.world_size;
   seen.restarts = occurrences(outcome.err, "coupler: restart ");
   for (const checkpoint::Entry& entry : checkpoint::list(folder)) {
     ++seen.checkpoints;
@@ -231,9 +232,9 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-Setting draw_setting(size_t backend, int world, bool async, uint64_t seed) {
+Setting draw_setting(size_t backend, int world_size, bool async, uint64_t seed) {
   Draw draw(seed);
-  Setting setting{.backend = backend, .world = world, .async = async, .seed = seed};
+  Setting setting{.backend = backend, .world_size = world_size, .async = async, .seed = seed};
   setting.every = 1 + draw.below(5);
   setting.chance = 2 + draw.below(11);
   setting.delay = draw.of({0, 400, 800, 1200});
@@ -255,13 +256,13 @@ TEST(TornCheckpoint, Campaign) {
   const int64_t least_checkpoints = number_from("COUPLER_CAMPAIGN_CHECKPOINTS");
   do {
     for (size_t backend = 0; backend < kBackends.size(); ++backend) {
-      for (int world = 1; world <= 4; ++world) {
+      for (int world_size = 1; world_size <= 4; ++world_size) {
         for (const bool async : {true, false}) {
           // Without a campaign: each backend once in each way, at varying world sizes.
-          if (least_checkpoints == 0 && world != 2 + static_cast<int>((backend + async) % 3))
+          if (least_checkpoints == 0 && world_size != 2 + static_cast<int>((backend + async) % 3))
             continue;
-          const Seen seen = run_job(draw_setting(backend, world, async, ++seed), "480");
-          rows[fmt::format("{:8} {} ranks {}", kBackends[backend].name, world,
+          const Seen seen = run_job(draw_setting(backend, world_size, async, ++seed), "480");
+          rows[fmt::format("{:8} {} ranks {}", kBackends[backend].name, world_size,
                            async ? "async" : "sync ")]
               .add(seen);
           total.add(seen);

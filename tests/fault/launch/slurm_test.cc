@@ -25,11 +25,12 @@ class SlurmTest : public ::testing::Test {
     ASSERT_TRUE(cluster_->is_up()) << cluster_->logs();
   }
 
-  static void expect_all_met(const SlurmCluster::Result& result, int world) {
+  static void expect_all_met(const SlurmCluster::Result& result, int world_size) {
     EXPECT_EQ(result.code, 0) << result.output;
-    for (int rank = 0; rank < world; ++rank) {
-      EXPECT_SAYS(result.output, "rank " + std::to_string(rank) + " of " + std::to_string(world) +
-                                     " met " + std::to_string(world));
+    for (int rank = 0; rank < world_size; ++rank) {
+      EXPECT_SAYS(result.output, "rank " + std::to_string(rank) + " of " +
+                                     std::to_string(world_size) + " met " +
+                                     std::to_string(world_size));
     }
   }
 

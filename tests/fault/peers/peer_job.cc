@@ -54,7 +54,7 @@ void soak(Communicator& communicator) {
 }
 
 void work(const std::string& moment, const ProcessInfo& process, const Config& config) {
-  const bool victim = process.rank == process.world - 1;
+  const bool victim = process.rank == process.world_size - 1;
   const Plugin plugin = Plugin::load(config.backend);
   const auto store = open_job_store(process, config);
   if (moment == "init") {
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
     work(moment, process, config);
     if (moment == "left") {
       arrive(process.rank);
-      if (process.rank == process.world - 1) std::this_thread::sleep_for(kLong);
+      if (process.rank == process.world_size - 1) std::this_thread::sleep_for(kLong);
     }
   } catch (const Error& error) {
     std::fprintf(stderr, "coupler: error: %s\n", error.what());

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kWorld = 3;
+constexpr int kWorldSize = 3;
 // The promise is one second; the test allows ten times as long.
 constexpr auto kPromised = 10s;
 
@@ -39,7 +39,7 @@ class PeersTest : public ::testing::TestWithParam<Loss> {
 
 std::vector<std::string> peer_job(const std::string& moment, const std::string& backend) {
   // Far longer than the promise, so the operations' deadline does not end the job.
-  return launch(kWorld,
+  return launch(kWorldSize,
                 {COUPLER_BINARY_DIR "/bin/tests/peer_job", "-o", "backend.timeout=50s", moment},
                 backend);
 }
@@ -48,7 +48,7 @@ TEST_P(PeersTest, LostPeer_IsNamed_AndNothingIsLeft) {
   const auto [backend, moment, signal] = GetParam();
   CouplerRun run(peer_job(moment, backend));
   pid_t victim = -1;
-  for (int rank = 0; rank < kWorld; ++rank) {
+  for (int rank = 0; rank < kWorldSize; ++rank) {
     victim = run.wait_for_pid(fmt::format("pid.{}", rank));
     ASSERT_GT(victim, 0) << run.wait(0s).error;
   }
@@ -93,7 +93,7 @@ TEST(Peers, StoppedBeforeItIsARank_IsNamed) {
 
 TEST(Peers, WholeJobStoppedAndContinued_GoesOn) {
   CouplerRun run(peer_job("collective", "gloo_cpu"));
-  for (int rank = 0; rank < kWorld; ++rank) run.wait_for_pid(fmt::format("pid.{}", rank));
+  for (int rank = 0; rank < kWorldSize; ++rank) run.wait_for_pid(fmt::format("pid.{}", rank));
   run.signal(SIGTSTP);  // like the terminal's stop key
   std::this_thread::sleep_for(2s);
   run.signal(SIGCONT);
@@ -104,7 +104,7 @@ TEST(Peers, WithoutPeerTimeout_AStoppedRankIsWaitedFor) {
   auto words = peer_job("collective", "gloo_cpu");
   words.insert(words.begin() + 1, {"-o", "backend.peer_timeout=0s"});
   CouplerRun run(words);
-  for (int rank = 0; rank < kWorld; ++rank) run.wait_for_pid(fmt::format("pid.{}", rank));
+  for (int rank = 0; rank < kWorldSize; ++rank) run.wait_for_pid(fmt::format("pid.{}", rank));
   const pid_t victim = run.wait_for_pid("pid.2");
   ::kill(victim, SIGSTOP);
   EXPECT_EQ(run.wait(2s).code, -1) << "it ended: " << run.wait(0s).error;

@@ -166,7 +166,7 @@ class LoaderCore : public LoaderView {
   // Yields this rank's share on this device from now on; peers is null for a single process. Ends a
   // running iteration. Throws as the constructor does and for fewer samples than processes; nothing
   // has changed then.
-  void bind(int rank, int world, at::Device device, std::shared_ptr<LoaderPeers> peers);
+  void bind(int rank, int world_size, at::Device device, std::shared_ptr<LoaderPeers> peers);
 
   // Number of batches of the current or next loop on this rank. Map-style only.
   int64_t size() const;

@@ -50,7 +50,7 @@ class CheckpointFiles : public ::testing::Test {
     manifest.number = number;
     manifest.save = writer.save();
     manifest.steps = 100 * number;
-    manifest.world = 2;
+    manifest.world_size = 2;
     manifest.backend = "single";
     manifest.saved_at = now_utc();
     const std::string text = "of " + std::to_string(number);

@@ -23,13 +23,14 @@ using namespace std::chrono_literals;
 
 class JobWriters : public CheckpointFiles {
  protected:
-  void make(int world, std::chrono::nanoseconds timeout = 20s, int64_t total_limit = 0) {
+  void make(int world_size, std::chrono::nanoseconds timeout = 20s, int64_t total_limit = 0) {
     const auto store = std::make_shared<MemoryStore>();
-    for (int rank = 0; rank < world; ++rank) {
+    for (int rank = 0; rank < world_size; ++rank) {
       writers_.push_back(std::make_unique<CheckpointCommit>(
-          store,
-          CheckpointCommit::Options{
-              .rank = rank, .world = world, .timeout = timeout, .total_limit = total_limit}));
+          store, CheckpointCommit::Options{.rank = rank,
+                                           .world_size = world_size,
+                                           .timeout = timeout,
+                                           .total_limit = total_limit}));
     }
   }
 
@@ -91,7 +92,7 @@ TEST_F(JobWriters, EachRanksFiles_AndWhatElseIsInTheFolder_AreCommitted) {
   EXPECT_EQ(said, std::vector<std::string>(3, said[0]));
   EXPECT_TRUE(said[0].ends_with("/checkpoint_0")) << said[0];
   const Manifest manifest = open_checkpoint(said[0]);
-  EXPECT_EQ(manifest.world, 3);
+  EXPECT_EQ(manifest.world_size, 3);
   EXPECT_EQ(manifest.steps, 7);
   std::set<std::string> names;
   for (const ManifestFile& file : manifest.files) names.insert(file.name);
@@ -241,7 +242,7 @@ TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
 // For example, of an earlier job with the same store.
 TEST_F(JobWriters, AReportOfAnotherSave_IsRefused) {
   const auto store = std::make_shared<MemoryStore>();
-  CheckpointCommit writer(store, {.rank = 0, .world = 2, .timeout = 20s});
+  CheckpointCommit writer(store, {.rank = 0, .world_size = 2, .timeout = 20s});
   const CheckpointCommit::Save begun = writer.begin(checkpoints(), 7);
   store->set(
       "1/files/1",
@@ -301,7 +302,7 @@ TEST_F(JobWriters, ACheckpointWithoutAnIdentity_IsReadAsItWas) {
   files.read("text", 0, 9, text.data());
   EXPECT_EQ(text, "as it was");
   // It is pruned like any other.
-  CheckpointCommit next(nullptr, {.rank = 0, .world = 1, .timeout = 20s, .total_limit = 1});
+  CheckpointCommit next(nullptr, {.rank = 0, .world_size = 1, .timeout = 20s, .total_limit = 1});
   writers_.clear();
   const CheckpointCommit::Save begun = next.begin(checkpoints(), 8);
   next.finish({.steps = 8}, [&] { return one_each(0, begun); });

@@ -16,7 +16,7 @@ Manifest example() {
   manifest.number = 7;
   manifest.save = "0123456789abcdef0123456789abcdef";
   manifest.steps = 1200;
-  manifest.world = 4;
+  manifest.world_size = 4;
   manifest.backend = "gloo_cpu";
   manifest.plan = "zero1";
   manifest.coupler_version = "0.3.0";

@@ -119,9 +119,10 @@ class ConductedJobs {
 
   // A rank's process: whatever ends with the process is destroyed on this thread.
   void be(int rank, int job, const std::shared_ptr<Store>& store) {
-    CheckpointCommit writer(
-        Conductor::conducted(store),
-        {.rank = rank, .world = kRanks, .timeout = std::chrono::seconds(20), .total_limit = 1});
+    CheckpointCommit writer(Conductor::conducted(store), {.rank = rank,
+                                                          .world_size = kRanks,
+                                                          .timeout = std::chrono::seconds(20),
+                                                          .total_limit = 1});
     const int first = job * kSaves;
     for (int id = first; id < (job == 0 ? kSaves : kIds); ++id) {
       const Conductor::Turn turn = Conductor::stop(Action::kBegin);

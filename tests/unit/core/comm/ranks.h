@@ -33,13 +33,13 @@ inline CommunicatorOptions options_of(const RankSetup& setup) {
           .backend = &setup.backend};
 }
 
-inline RankSetup setup_of(int rank, int world, const std::shared_ptr<Store>& store,
+inline RankSetup setup_of(int rank, int world_size, const std::shared_ptr<Store>& store,
                           const std::string& plugin = "double") {
   RankSetup setup;
   setup.backend.use = double_path(plugin);
   setup.backend.timeout = std::chrono::seconds(20);
   setup.process.rank = setup.process.local_rank = rank;
-  setup.process.world = setup.process.local_world = world;
+  setup.process.world_size = setup.process.local_world_size = world_size;
   setup.store = store;
   return setup;
 }
@@ -48,16 +48,16 @@ using RankFunction = std::function<void(Communicator&)>;
 using SetupFunction = std::function<void(RankSetup&)>;
 
 // The Error of each rank, or nullopt if the function returned.
-inline std::vector<std::optional<Error>> run_ranks(int world, const RankFunction& function,
+inline std::vector<std::optional<Error>> run_ranks(int world_size, const RankFunction& function,
                                                    const SetupFunction& change = {},
                                                    const std::string& plugin = "double") {
   auto store = std::make_shared<MemoryStore>();
-  std::vector<std::optional<Error>> errors(static_cast<size_t>(world));
+  std::vector<std::optional<Error>> errors(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        RankSetup setup = setup_of(rank, world, store, plugin);
+        RankSetup setup = setup_of(rank, world_size, store, plugin);
         if (change) change(setup);
         const auto communicator = Communicator::create(options_of(setup));
         function(*communicator);

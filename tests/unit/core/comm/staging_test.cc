@@ -66,8 +66,8 @@ struct Extent {
 };
 
 TEST(Staging_ExtentOf_EveryKind, IsWhatTheInterfaceSays) {
-  constexpr int kRank = 1, kWorld = 3;
-  const std::array<uint64_t, kWorld> to = {2, 3, 4}, from = {5, 6, 7};
+  constexpr int kRank = 1, kWorldSize = 3;
+  const std::array<uint64_t, kWorldSize> to = {2, 3, 4}, from = {5, 6, 7};
   const std::vector<Extent> table = {
       {"all_reduce", DB_ALL_REDUCE, 0, 10, 10},
       {"broadcast, root", DB_BROADCAST, kRank, 10, 10},
@@ -95,7 +95,7 @@ TEST(Staging_ExtentOf_EveryKind, IsWhatTheInterfaceSays) {
     op.count = 10;
     op.send_counts = to.data();
     op.recv_counts = from.data();
-    const OperationExtent extent = extent_of(op, kRank, kWorld);
+    const OperationExtent extent = extent_of(op, kRank, kWorldSize);
     EXPECT_EQ(extent.send, expected.send) << expected.what;
     EXPECT_EQ(extent.recv, expected.recv) << expected.what;
   }

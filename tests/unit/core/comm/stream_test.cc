@@ -47,13 +47,13 @@ db_op in_device_memory(db_op op) {
   return op;
 }
 
-void run_mixed(int world, const std::function<void(Communicator&)>& function,
+void run_mixed(int world_size, const std::function<void(Communicator&)>& function,
                std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   auto store = std::make_shared<MemoryStore>();
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
-      RankSetup setup = setup_of(rank, world, store, "double_of_devices");
+      RankSetup setup = setup_of(rank, world_size, store, "double_of_devices");
       setup.backend.timeout = timeout;
       const auto communicator = mixed(setup);
       function(*communicator);

@@ -60,7 +60,7 @@ struct Message {
 };
 
 struct Group {
-  explicit Group(int world) : size(world) {}
+  explicit Group(int world_size) : size(world_size) {}
   const int size;
   std::mutex mutex;
   std::condition_variable changed;
@@ -130,7 +130,7 @@ void add_up(Round& round) {
 void move_bytes(Round& round) {
   const db_op& first = round.parts[0].op;
   const uint64_t bytes = first.count * element(first.dtype);
-  const size_t world = round.parts.size();
+  const size_t world_size = round.parts.size();
   if (first.kind == DB_ALL_REDUCE) {
     first.dtype == DB_F32 ? add_up<float>(round) : add_up<int64_t>(round);
   } else if (first.kind == DB_BROADCAST) {
@@ -138,7 +138,7 @@ void move_bytes(Round& round) {
     for (const Part& part : round.parts) std::memmove(part.op.recv, root.op.send, bytes);
   } else if (first.kind == DB_ALL_GATHER) {
     for (const Part& part : round.parts) {
-      for (size_t rank = 0; rank < world; ++rank) {
+      for (size_t rank = 0; rank < world_size; ++rank) {
         std::memmove(static_cast<char*>(part.op.recv) + rank * bytes, round.parts[rank].op.send,
                      bytes);
       }

@@ -37,7 +37,7 @@ std::string sampler_refusal(const BatchSamplerOptions& spec) {
 // What all ranks together take in one step, in rank order.
 std::vector<size_t> joined(BatchSamplerOptions spec, size_t step) {
   std::vector<size_t> all, part;
-  for (spec.rank = 0; spec.rank < spec.world; ++spec.rank) {
+  for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
     const BatchSampler sampler(spec);
     if (step >= sampler.size()) continue;
     sampler.batch(step, part);
@@ -47,35 +47,39 @@ std::vector<size_t> joined(BatchSamplerOptions spec, size_t step) {
 }
 
 TEST(BatchSampler, WholeBatchesOfSeveralRanks_AreDealtRoundRobin) {
-  EXPECT_EQ(batches({.samples = 8, .batch_size = 2, .rank = 0, .world = 2}),
+  EXPECT_EQ(batches({.samples = 8, .batch_size = 2, .rank = 0, .world_size = 2}),
             (Batches{{0, 1}, {4, 5}}));
-  EXPECT_EQ(batches({.samples = 8, .batch_size = 2, .rank = 1, .world = 2}),
+  EXPECT_EQ(batches({.samples = 8, .batch_size = 2, .rank = 1, .world_size = 2}),
             (Batches{{2, 3}, {6, 7}}));
 }
 
 TEST(BatchSampler, SplitBatches_CutEachBatchInRankOrder) {
-  EXPECT_EQ(batches({.samples = 8, .batch_size = 4, .rank = 1, .world = 2, .split_batches = true}),
-            (Batches{{2, 3}, {6, 7}}));
+  EXPECT_EQ(
+      batches({.samples = 8, .batch_size = 4, .rank = 1, .world_size = 2, .split_batches = true}),
+      (Batches{{2, 3}, {6, 7}}));
 }
 
 TEST(BatchSampler, IncompleteLastStep_IsFilledFromTheStart) {
-  EXPECT_EQ(batches({.samples = 7, .batch_size = 2, .rank = 0, .world = 2}),
+  EXPECT_EQ(batches({.samples = 7, .batch_size = 2, .rank = 0, .world_size = 2}),
             (Batches{{0, 1}, {4, 5}}));
-  EXPECT_EQ(batches({.samples = 7, .batch_size = 2, .rank = 1, .world = 2}),
+  EXPECT_EQ(batches({.samples = 7, .batch_size = 2, .rank = 1, .world_size = 2}),
             (Batches{{2, 3}, {6, 0}}));
   // Fewer samples than a step takes: they wrap around more than once.
-  EXPECT_EQ(batches({.samples = 1, .batch_size = 2, .rank = 1, .world = 2}), (Batches{{0, 0}}));
+  EXPECT_EQ(batches({.samples = 1, .batch_size = 2, .rank = 1, .world_size = 2}),
+            (Batches{{0, 0}}));
 }
 
 TEST(BatchSampler, DropLast_LeavesTheIncompleteStepOut) {
   for (int rank = 0; rank < 2; ++rank)
-    EXPECT_EQ(batches({.samples = 7, .batch_size = 2, .rank = rank, .world = 2, .drop_last = true})
-                  .size(),
-              1u);
+    EXPECT_EQ(
+        batches({.samples = 7, .batch_size = 2, .rank = rank, .world_size = 2, .drop_last = true})
+            .size(),
+        1u);
 }
 
 TEST(BatchSampler, WithoutEvenBatches_ARankGetsWhatIsLeft) {
-  const BatchSamplerOptions spec{.samples = 9, .batch_size = 4, .world = 4, .even_batches = false};
+  const BatchSamplerOptions spec{
+      .samples = 9, .batch_size = 4, .world_size = 4, .even_batches = false};
   const std::vector<Batches> expected = {{{0, 1, 2, 3}}, {{4, 5, 6, 7}}, {{8}}, {}};
   for (int rank = 0; rank < 4; ++rank) {
     BatchSamplerOptions own = spec;
@@ -89,15 +93,15 @@ TEST(BatchSampler, WrongSpecs_AreRefusedNamingTheValues) {
             std::string::npos);
   EXPECT_NE(sampler_refusal({.samples = 8, .batch_size = -3}).find("-3"), std::string::npos);
   const auto split =
-      sampler_refusal({.samples = 8, .batch_size = 6, .world = 4, .split_batches = true});
+      sampler_refusal({.samples = 8, .batch_size = 6, .world_size = 4, .split_batches = true});
   EXPECT_NE(split.find("batch_size 6"), std::string::npos);
   EXPECT_NE(split.find("4 processes"), std::string::npos);
-  EXPECT_NE(sampler_refusal({.samples = 8, .rank = 2, .world = 2})
+  EXPECT_NE(sampler_refusal({.samples = 8, .rank = 2, .world_size = 2})
                 .find("invalid rank 2 for a world of 2"),
             std::string::npos);
   EXPECT_NE(sampler_refusal({.samples = 8, .start = 9}).find("8 samples cannot begin at sample 9"),
             std::string::npos);
-  EXPECT_NE(sampler_refusal({.samples = 8, .batch_size = INT64_MAX, .world = 2}).find("2^63"),
+  EXPECT_NE(sampler_refusal({.samples = 8, .batch_size = INT64_MAX, .world_size = 2}).find("2^63"),
             std::string::npos);
 }
 
@@ -107,12 +111,12 @@ void expect_recorded(const std::string& name, size_t count) {
   const auto rows = nlohmann::json::parse(file);
   ASSERT_EQ(rows.size(), count);
   for (const auto& row : rows) {
-    const int world = row["world"];
-    for (int rank = 0; rank < world; ++rank) {
+    const int world_size = row["world"];
+    for (int rank = 0; rank < world_size; ++rank) {
       const auto got = batches({.samples = row["n"],
                                 .batch_size = row["batch_size"],
                                 .rank = rank,
-                                .world = world,
+                                .world_size = world_size,
                                 .split_batches = row["split_batches"] != 0,
                                 .drop_last = row["drop_last"] != 0,
                                 .even_batches = row["even_batches"] != 0});
@@ -133,10 +137,11 @@ TEST(BatchSampler, RecordedShardsOfEvenBatches_AreReproduced) {
 BatchSamplerOptions random_spec(std::mt19937_64& random) {
   const auto below = [&](uint64_t bound) { return random() % bound; };
   BatchSamplerOptions spec;
-  spec.world = static_cast<int>(1 + below(9));
+  spec.world_size = static_cast<int>(1 + below(9));
   spec.samples = below(400);
   spec.split_batches = below(2) == 1;
-  spec.batch_size = static_cast<int64_t>(1 + below(20)) * (spec.split_batches ? spec.world : 1);
+  spec.batch_size =
+      static_cast<int64_t>(1 + below(20)) * (spec.split_batches ? spec.world_size : 1);
   spec.drop_last = below(2) == 1;
   spec.even_batches = below(2) == 1;
   return spec;
@@ -148,7 +153,7 @@ TEST(BatchPlanProperty, TenThousandSpecs_YieldEverySampleOnceUnlessDroppedOrFill
     BatchSamplerOptions spec = random_spec(random);
     std::vector<int> seen(spec.samples, 0);
     std::vector<size_t> sizes;
-    for (spec.rank = 0; spec.rank < spec.world; ++spec.rank) {
+    for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
       const auto own = batches(spec);
       sizes.push_back(own.size());
       for (const auto& batch : own) {
@@ -157,7 +162,7 @@ TEST(BatchPlanProperty, TenThousandSpecs_YieldEverySampleOnceUnlessDroppedOrFill
       }
     }
     const size_t global =
-        static_cast<size_t>(spec.batch_size * (spec.split_batches ? 1 : spec.world));
+        static_cast<size_t>(spec.batch_size * (spec.split_batches ? 1 : spec.world_size));
     const size_t rest = spec.samples % global;
     if (spec.drop_last) {
       for (size_t k = 0; k < seen.size(); ++k) ASSERT_EQ(seen[k], k < seen.size() - rest ? 1 : 0);
@@ -180,7 +185,7 @@ TEST(BatchPlanProperty, TenThousandSpecs_OwnEverySampleFromTheStartOnExactlyOnce
     BatchSamplerOptions spec = random_spec(random);
     spec.start = random() % 3 == 0 ? 0 : random() % (spec.samples + 1);
     std::vector<int> owned(spec.samples, 0);
-    for (spec.rank = 0; spec.rank < spec.world; ++spec.rank) {
+    for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
       const BatchSampler sampler(spec);
       const auto own = batches(sampler);
       for (size_t step = 0; step < own.size(); ++step) {
@@ -192,7 +197,7 @@ TEST(BatchPlanProperty, TenThousandSpecs_OwnEverySampleFromTheStartOnExactlyOnce
       }
     }
     const size_t global = BatchSampler(BatchSamplerOptions{.batch_size = spec.batch_size,
-                                                           .world = spec.world,
+                                                           .world_size = spec.world_size,
                                                            .split_batches = spec.split_batches})
                               .step_samples();
     const size_t rest = spec.drop_last ? (spec.samples - spec.start) % global : 0;
@@ -207,11 +212,11 @@ TEST(BatchPlanProperty, SplitBatches_TakeTheSameSamplesInEveryStepForEveryWorld)
       const BatchSamplerOptions one{
           .samples = samples, .batch_size = 24, .split_batches = true, .drop_last = drop_last};
       const auto expected = batches(one);
-      for (const int world : {2, 3, 4, 6, 8, 12, 24}) {
+      for (const int world_size : {2, 3, 4, 6, 8, 12, 24}) {
         BatchSamplerOptions many = one;
-        many.world = world;
+        many.world_size = world_size;
         for (size_t step = 0; step < expected.size(); ++step)
-          EXPECT_EQ(joined(many, step), expected[step]) << world << " " << step;
+          EXPECT_EQ(joined(many, step), expected[step]) << world_size << " " << step;
       }
     }
   }

@@ -42,7 +42,7 @@ StepLog two_parameters() {
 }
 
 EstimatePlan divided(int keep, bool whole_gradients) {
-  EstimatePlan plan{.world = 2, .group_size = 2};
+  EstimatePlan plan{.world_size = 2, .group_size = 2};
   for (size_t p = 0; p < 2; ++p) {
     plan.units.push_back({.name = p == 0 ? "a" : "b",
                           .parameters = {p},
@@ -68,7 +68,7 @@ TEST(StepSimulation, OneProcess_KeepsGradientsAsTheyCome) {
 }
 
 TEST(StepSimulation, Replicated_HasGradientsInFlatMemory) {
-  const MemoryEstimate estimate = simulated({.world = 2, .group_size = 2});
+  const MemoryEstimate estimate = simulated({.world_size = 2, .group_size = 2});
   expect_about(estimate.of(MemoryCategory::kGradients), 2);
   expect_about(estimate.of(MemoryCategory::kActivations), 4);
   // parameters 2 (4 while they move), gradients 2, state 4, activations 3 + 1, the process 1
@@ -84,7 +84,7 @@ double buffers_with(const CommunicationConfig& communication, EstimatePlan plan)
 // Two ranks: an encoding of everything, its sums, and half an encoding from the other rank; 4 bytes
 // per parameter are carried to the next step.
 TEST(StepSimulation, CompressedGradients_TakeTheirCodesAndWhatIsCarried) {
-  const EstimatePlan whole{.world = 2, .group_size = 2};
+  const EstimatePlan whole{.world_size = 2, .group_size = 2};
   EXPECT_NEAR(buffers_with({.gradients = "none"}, whole), 0, 0.02);
   EXPECT_NEAR(buffers_with({.gradients = "bf16"}, whole), 2.5 * 1, 0.02);
   EXPECT_NEAR(buffers_with({.gradients = "int8"}, whole), 2 + 2.5 * 0.508, 0.02);
@@ -94,8 +94,9 @@ TEST(StepSimulation, CompressedGradients_TakeTheirCodesAndWhatIsCarried) {
 TEST(StepSimulation, PowerSgd_TakesNarrowMatricesAndWhatGoesWhole) {
   StepLog log = two_parameters();
   log.models[0].parameters[0].sizes = {512, 512};
-  const EstimatePlan plan{
-      .world = 2, .group_size = 2, .communication = {.gradients = "powersgd", .powersgd_rank = 16}};
+  const EstimatePlan plan{.world_size = 2,
+                          .group_size = 2,
+                          .communication = {.gradients = "powersgd", .powersgd_rank = 16}};
   // carried 2, its factor 1/32, P and Q 1/16, the other gradient 1
   expect_about(simulate(log, {plan}).of(MemoryCategory::kBuffers), 2 + 1.0 / 32 + 1.0 / 16 + 1);
 }
@@ -109,7 +110,7 @@ TEST(StepSimulation, CompressedShards_TakeTheirCodesAndWhatIsCarried) {
 }
 
 TEST(StepSimulation, LocalSgd_LeavesGradientsWhereTheyAre) {
-  EstimatePlan plan{.world = 2, .group_size = 2, .communication = {.local_sgd_steps = 4}};
+  EstimatePlan plan{.world_size = 2, .group_size = 2, .communication = {.local_sgd_steps = 4}};
   const MemoryEstimate estimate = simulated(plan);
   expect_about(estimate.of(MemoryCategory::kGradients), 2);
   expect_about(estimate.of(MemoryCategory::kBuffers), 0);
@@ -119,7 +120,7 @@ TEST(StepSimulation, LocalSgd_LeavesGradientsWhereTheyAre) {
 
 TEST(StepSimulation, ReplicatedWithStateOnADisk_HoldsPiecesOfItOnly) {
   const MemoryEstimate estimate = simulated(
-      {.world = 2, .group_size = 2, .optimizer_buffers = 1, .sub_group = int64_t{kElements}});
+      {.world_size = 2, .group_size = 2, .optimizer_buffers = 1, .sub_group = int64_t{kElements}});
   expect_about(estimate.of(MemoryCategory::kOptimizer), 0);
   expect_about(estimate.of(MemoryCategory::kGradients), 2);
   EXPECT_GE(estimate.of(MemoryCategory::kBuffers), 2 * kMiB);  // both tensors of a piece

@@ -21,21 +21,21 @@ int main(int argc, char** argv) {
     const auto store = coupler::open_job_store(process, config);
     store->set(fmt::format("here/{}", process.rank), std::to_string(process.rank));
     int met = 0;
-    for (int rank = 0; rank < process.world; ++rank) {
+    for (int rank = 0; rank < process.world_size; ++rank) {
       const auto text = store->get(fmt::format("here/{}", rank), timeout);
       met += text == std::to_string(rank) ? 1 : 0;
     }
     // No rank leaves before all have met, since rank 0 may host the store.
     store->add("left", 1);
-    while (store->add("left", 0) < process.world &&
+    while (store->add("left", 0) < process.world_size &&
            std::chrono::steady_clock::now() < begin + timeout) {
     }
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    std::printf("rank %d of %d met %d\n", process.rank, process.world, met);
+    std::printf("rank %d of %d met %d\n", process.rank, process.world_size, met);
     if (std::getenv("COUPLER_TEST_TIME") != nullptr) {
       std::printf("rank %d took %.2f ms\n", process.rank, took.count());
     }
-    return met == process.world ? 0 : 1;
+    return met == process.world_size ? 0 : 1;
   } catch (const coupler::Error& error) {
     std::fprintf(stderr, "coupler: error: %s\n", error.what());
     return error.exit_code();

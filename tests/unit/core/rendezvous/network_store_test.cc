@@ -42,8 +42,8 @@ class NetworkStore : public ::testing::Test {
     ProcessInfo process;
     process.launcher = LauncherKind::kTorchrun;
     process.rank = number;
-    process.world = 2;
-    process.local_world = 1;
+    process.world_size = 2;
+    process.local_world_size = 1;
     process.store_host = host;
     process.store_port = port;
     return process;

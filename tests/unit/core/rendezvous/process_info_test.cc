@@ -34,7 +34,7 @@ TEST(ProcessInfo, NoLauncher_IsAWorldOfOne) {
   const auto info = detect({});
   EXPECT_EQ(info.launcher, LauncherKind::kNone);
   EXPECT_EQ(info.rank, 0);
-  EXPECT_EQ(info.world, 1);
+  EXPECT_EQ(info.world_size, 1);
 }
 
 TEST(ProcessInfo, CouplersVariables_AreRead_WithTheJobFile) {
@@ -45,9 +45,9 @@ TEST(ProcessInfo, CouplersVariables_AreRead_WithTheJobFile) {
                             {"COUPLER_JOB_FILE", "/proc/1/fd/5"}});
   EXPECT_EQ(info.launcher, LauncherKind::kCoupler);
   EXPECT_EQ(info.rank, 2);
-  EXPECT_EQ(info.world, 3);
+  EXPECT_EQ(info.world_size, 3);
   EXPECT_EQ(info.local_rank, 0);
-  EXPECT_EQ(info.local_world, 1);
+  EXPECT_EQ(info.local_world_size, 1);
   EXPECT_EQ(info.job_file, "/proc/1/fd/5");
 }
 
@@ -67,7 +67,7 @@ TEST(ProcessInfo, OpenMpisVariables_AreRead_WithoutAStore) {
   const auto info = detect(kOpenMpi);
   EXPECT_EQ(info.launcher, LauncherKind::kOpenMpi);
   EXPECT_EQ(info.rank, 1);
-  EXPECT_EQ(info.world, 4);
+  EXPECT_EQ(info.world_size, 4);
   EXPECT_TRUE(info.job_file.empty());
 }
 
@@ -119,7 +119,7 @@ TEST(ProcessInfo, NoPlaceToMeet_IsRefused_NamingWhatIsMissing) {
   EXPECT_SAYS(refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}), "MASTER_ADDR");
   EXPECT_SAYS(refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}), "MASTER_PORT");
   EXPECT_SAYS(refusal({{"COUPLER_RANK", "1"}, {"COUPLER_WORLD_SIZE", "2"}}), "COUPLER_JOB_FILE");
-  EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).world, 1);
+  EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).world_size, 1);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ Variables read_recorded(const std::string& name) {
 struct Expected {
   const char* file;
   K launcher;
-  int rank, world, local_rank, local_world;
+  int rank, world_size, local_rank, local_world_size;
   const char* meeting;  // the job file, or host:port
 };
 
@@ -69,9 +69,9 @@ TEST(RecordedEnvironments, Each_IsRead_AsItsLauncherMeansIt) {
     const ProcessInfo info = detect(read_recorded(expected.file));
     EXPECT_EQ(info.launcher, expected.launcher);
     EXPECT_EQ(info.rank, expected.rank);
-    EXPECT_EQ(info.world, expected.world);
+    EXPECT_EQ(info.world_size, expected.world_size);
     EXPECT_EQ(info.local_rank, expected.local_rank);
-    EXPECT_EQ(info.local_world, expected.local_world);
+    EXPECT_EQ(info.local_world_size, expected.local_world_size);
     EXPECT_EQ(info.store_host.empty() ? info.job_file
                                       : info.store_host + ":" + std::to_string(info.store_port),
               expected.meeting);
@@ -128,7 +128,7 @@ TEST(RecordedEnvironments, Contradictions_AreRefused_NamingBothVariables) {
     }
     try {
       const auto info = detect(variables);
-      ADD_FAILURE() << "accepted as rank " << info.rank << " of " << info.world;
+      ADD_FAILURE() << "accepted as rank " << info.rank << " of " << info.world_size;
     } catch (const Error& error) {
       const std::string text = error.what();
       EXPECT_EQ(error.exit_code(), 2);

@@ -28,10 +28,10 @@ bool is_installed(const std::string& program) {
 
 const std::string kMeet = COUPLER_BINARY_DIR "/bin/tests/rendezvous_meet";
 
-void expect_all_met(const std::string& text, int world) {
-  for (int rank = 0; rank < world; ++rank) {
-    const auto line = "rank " + std::to_string(rank) + " of " + std::to_string(world) + " met " +
-                      std::to_string(world);
+void expect_all_met(const std::string& text, int world_size) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto line = "rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
+                      " met " + std::to_string(world_size);
     EXPECT_NE(text.find(line), std::string::npos) << text;
   }
 }

@@ -43,7 +43,7 @@ TEST(JoinStore, WorldOfOne_NeedsNobody_Ever) {
 
 TEST(JoinStore, WorldWithoutLauncher_IsAnError_NamingTheLauncher) {
   ProcessInfo process;
-  process.world = 2;
+  process.world_size = 2;
   try {
     open_job_store(process, Config{});
     FAIL() << "no error";

@@ -25,8 +25,8 @@ struct Part {
 class CheckpointWeights : public coupler::testing::WeightFilesTest {
  protected:
   // Divides some tensors between the files as ranks do, at any element.
-  std::vector<std::vector<Part>> divide(const PlainTensors& tensors, size_t world) {
-    std::vector<std::vector<Part>> files(world);
+  std::vector<std::vector<Part>> divide(const PlainTensors& tensors, size_t world_size) {
+    std::vector<std::vector<Part>> files(world_size);
     for (const auto& [name, tensor] : tensors) {
       int64_t numel = 1;
       for (const int64_t size : tensor.shape) numel *= size;
@@ -35,7 +35,7 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
       std::sort(cuts.begin(), cuts.end());
       cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
       const auto any = [&]() -> std::vector<Part>& {
-        return files[static_cast<size_t>(random(0, static_cast<int64_t>(world) - 1))];
+        return files[static_cast<size_t>(random(0, static_cast<int64_t>(world_size) - 1))];
       };
       if (cuts.size() <= 2) {
         any().push_back({name, tensor});
@@ -75,7 +75,7 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
     checkpoint::FolderWriter writer(at("checkpoints"));
     checkpoint::Manifest manifest;
     manifest.number = ++number_;
-    manifest.world = static_cast<int>(files.size());
+    manifest.world_size = static_cast<int>(files.size());
     manifest.saved_at = checkpoint::now_utc();
     manifest.state = {{"models", models}, {"sums", nlohmann::json::object()}};
     const std::string folder = writer.begin(manifest.number);
@@ -127,8 +127,8 @@ TEST_F(CheckpointWeights, DividedInAnyWay_AreJoined) {
     const PlainTensors tensors = random_tensors(static_cast<size_t>(random(1, 20)), round == 0);
     nlohmann::json model = describe(tensors);
     model["aliases"]["tied"] = tensors.begin()->first;
-    const auto world = static_cast<size_t>(random(1, 6));
-    const std::string folder = save(divide(tensors, world), nlohmann::json::array({model}));
+    const auto world_size = static_cast<size_t>(random(1, 6));
+    const std::string folder = save(divide(tensors, world_size), nlohmann::json::array({model}));
     const WeightSource source = open(folder);
     EXPECT_TRUE(plain(source) == tensors) << round;
     EXPECT_EQ(source.aliases.at("tied"), tensors.begin()->first);

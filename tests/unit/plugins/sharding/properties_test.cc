@@ -74,11 +74,11 @@ std::set<uint64_t> expect_sound(const Plan& plan, TestModel& model, int32_t rank
 }
 
 // Plans of all ranks of a world, in groups of `group`; returns the first rank's plan.
-Plan plan_world(const ShardingPlugin& plugin, TestModel& model, int32_t world, int32_t group,
+Plan plan_world(const ShardingPlugin& plugin, TestModel& model, int32_t world_size, int32_t group,
                 const Givens& options) {
   Plan first;
-  for (int32_t rank = 0; rank < world; ++rank) {
-    const Answer answer = plugin.plan(model, rank_of(rank, world), options, group);
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    const Answer answer = plugin.plan(model, rank_of(rank, world_size), options, group);
     EXPECT_EQ(answer.status, DB_OK) << answer.message;
     EXPECT_EQ(answer.plan.group, rank / group);
     if (rank == 0) first = answer.plan;
@@ -118,11 +118,12 @@ std::vector<Givens> policies_for(TestModel& model) {
 }
 
 // Strategies with the group sizes that are possible for a world.
-std::vector<std::pair<Givens, int32_t>> strategies_for(int32_t world) {
+std::vector<std::pair<Givens, int32_t>> strategies_for(int32_t world_size) {
   std::vector<std::pair<Givens, int32_t>> strategies = {
-      {{text("strategy", "full_shard")}, world}, {{text("strategy", "shard_grad_op")}, world}};
-  for (int32_t group = 1; group <= world; ++group) {
-    if (world % group != 0) continue;
+      {{text("strategy", "full_shard")}, world_size},
+      {{text("strategy", "shard_grad_op")}, world_size}};
+  for (int32_t group = 1; group <= world_size; ++group) {
+    if (world_size % group != 0) continue;
     strategies.push_back({{text("strategy", "hybrid_shard"), number("group_size", group)}, group});
   }
   return strategies;
@@ -134,13 +135,13 @@ TEST(FsdpProperties, AnyModelWorldStrategyAndPolicy_EveryElementHasOneOwner) {
     TestModel model;
     make_random(model, seed);
     for (const Givens& policy : policies_for(model)) {
-      for (int32_t world = 1; world <= kLargestWorld; ++world) {
-        for (auto [options, group] : strategies_for(world)) {
+      for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
+        for (auto [options, group] : strategies_for(world_size)) {
           options.insert(options.end(), policy.begin(), policy.end());
-          const Plan plan = plan_world(fsdp, model, world, group, options);
+          const Plan plan = plan_world(fsdp, model, world_size, group, options);
           EXPECT_EQ(expect_sound(plan, model, group).size(), model.parameters().size());
           expect_whole_rows(plan, model);
-          ASSERT_FALSE(HasFailure()) << "seed " << seed << " world " << world;
+          ASSERT_FALSE(HasFailure()) << "seed " << seed << " world " << world_size;
         }
       }
     }
@@ -199,11 +200,11 @@ TEST(DeepspeedLikeProperties, AnyModelWorldAndStage_EveryElementHasOneOwner) {
     TestModel model;
     make_random(model, seed);
     for (int64_t stage = 0; stage <= 3; ++stage) {
-      for (int32_t world = 1; world <= kLargestWorld; ++world) {
+      for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
         for (Givens options : sizes) {
           options.push_back(number("stage", stage));
-          const Plan plan = plan_world(plugin, model, world, world, options);
-          const std::set<uint64_t> seen = expect_sound(plan, model, world);
+          const Plan plan = plan_world(plugin, model, world_size, world_size, options);
+          const std::set<uint64_t> seen = expect_sound(plan, model, world_size);
           for (uint64_t p = 0; p < model.parameters().size(); ++p) {
             const bool trains = model.parameters()[p].trainable != 0;
             const bool in_unit = seen.count(p) != 0;
@@ -212,8 +213,9 @@ TEST(DeepspeedLikeProperties, AnyModelWorldAndStage_EveryElementHasOneOwner) {
             const bool must = stage > 0 && trains;
             EXPECT_TRUE(in_unit ? may : !must) << p;
           }
-          expect_balanced(plan, model, world);
-          ASSERT_FALSE(HasFailure()) << "seed " << seed << " stage " << stage << " of " << world;
+          expect_balanced(plan, model, world_size);
+          ASSERT_FALSE(HasFailure())
+              << "seed " << seed << " stage " << stage << " of " << world_size;
         }
       }
     }

@@ -19,9 +19,9 @@ T gathered(Communicator& comm, const T& value) {
 
 // Every rank gets the message, and the communicator works afterwards.
 template <class Function>
-void expect_all_told(int world, ErrorCode code, const std::vector<std::string>& parts,
+void expect_all_told(int world_size, ErrorCode code, const std::vector<std::string>& parts,
                      Function&& function) {
-  const auto errors = run_ranks(world, [&](Communicator& comm) {
+  const auto errors = run_ranks(world_size, [&](Communicator& comm) {
     std::optional<Error> told;
     try {
       function(comm);
@@ -29,7 +29,7 @@ void expect_all_told(int world, ErrorCode code, const std::vector<std::string>& 
       told = error;
     }
     const auto sum = reduce_leaves(comm, detail::view_of(at::ones({2})), ReduceOp::kSum, 1.0);
-    EXPECT_EQ(sum[0][0].item<int>(), world);
+    EXPECT_EQ(sum[0][0].item<int>(), world_size);
     if (told) throw Error(*told);
   });
   expect_errors(errors, code, parts);

@@ -17,23 +17,24 @@ std::vector<int> numbers(int count) {
 
 TEST(Split, Vector_AnyCountAndWorld_PartsJoinedAreTheWhole) {
   for (int count = 0; count <= 20; ++count) {
-    for (int world = 1; world <= 7; ++world) {
+    for (int world_size = 1; world_size <= 7; ++world_size) {
       const std::vector<int> all = numbers(count);
       std::vector<int> joined;
-      for (int rank = 0; rank < world; ++rank) {
-        const auto part = split_between(all, rank, world);
-        ASSERT_EQ(static_cast<int>(part.size()), count / world + (rank < count % world ? 1 : 0));
+      for (int rank = 0; rank < world_size; ++rank) {
+        const auto part = split_between(all, rank, world_size);
+        ASSERT_EQ(static_cast<int>(part.size()),
+                  count / world_size + (rank < count % world_size ? 1 : 0));
         joined.insert(joined.end(), part.begin(), part.end());
 
-        auto padded = split_between(all, rank, world, true);
-        ASSERT_EQ(static_cast<int>(padded.size()), (count + world - 1) / world);
+        auto padded = split_between(all, rank, world_size, true);
+        ASSERT_EQ(static_cast<int>(padded.size()), (count + world_size - 1) / world_size);
         if (padded.size() > part.size()) {
           ASSERT_EQ(padded.back(), all.back());
           padded.pop_back();
         }
         ASSERT_EQ(padded, part);
       }
-      ASSERT_EQ(joined, all) << count << " over " << world;
+      ASSERT_EQ(joined, all) << count << " over " << world_size;
     }
   }
 }

@@ -26,9 +26,9 @@ class Pieces : public CheckpointFiles {
   int number(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
 
   // Each tensor is divided over groups of `world / copies` ranks; every group holds a whole copy.
-  std::vector<StatePiece> pieces_of(const std::map<std::string, at::Tensor>& tensors, int world,
-                                    int copies, int rank) const {
-    const int group = world / copies, place = rank % group;
+  std::vector<StatePiece> pieces_of(const std::map<std::string, at::Tensor>& tensors,
+                                    int world_size, int copies, int rank) const {
+    const int group = world_size / copies, place = rank % group;
     std::vector<StatePiece> pieces;
     for (const auto& [name, tensor] : tensors) {
       const int64_t numel = tensor.numel(), part = (numel + group - 1) / group;
@@ -46,14 +46,14 @@ class Pieces : public CheckpointFiles {
   }
 
   // Writes as a job of that many ranks does.
-  std::vector<std::string> write(const std::map<std::string, at::Tensor>& tensors, int world,
+  std::vector<std::string> write(const std::map<std::string, at::Tensor>& tensors, int world_size,
                                  int copies) {
     manifest_ = {};
     manifest_.state["sums"] = nlohmann::json::object();
     std::vector<std::string> names;
-    for (int rank = 0; rank < world; ++rank) {
+    for (int rank = 0; rank < world_size; ++rank) {
       names.push_back("part_" + std::to_string(rank));
-      const auto own = deduplicated(pieces_of(tensors, world, copies, rank));
+      const auto own = deduplicated(pieces_of(tensors, world_size, copies, rank));
       std::filesystem::remove(at(names.back()));
       const WrittenFile written = write_pieces(at(names.back()), own, {{"format", "pt"}});
       manifest_.files.push_back({names.back(), written.bytes, written.sha256});
@@ -70,8 +70,8 @@ TEST_F(Pieces, WrittenByAnyNumberOfRanks_AreReadByAnyOther) {
   for (int round = 0; round < 150; ++round) {
     std::map<std::string, at::Tensor> tensors;
     for (int i = number(1, 6); i > 0; --i) tensors["t" + std::to_string(i)] = some_tensor();
-    const int copies = number(1, 3), world = copies * number(1, 4);
-    PieceReader reader(folder_, manifest_, write(tensors, world, copies));
+    const int copies = number(1, 3), world_size = copies * number(1, 4);
+    PieceReader reader(folder_, manifest_, write(tensors, world_size, copies));
     const int readers = number(1, 5);
     for (int rank = 0; rank < readers; ++rank) {
       for (const StatePiece& wanted : pieces_of(tensors, readers, 1, rank)) {
@@ -80,7 +80,7 @@ TEST_F(Pieces, WrittenByAnyNumberOfRanks_AreReadByAnyOther) {
         reader.read(piece.name, piece);
         ASSERT_TRUE(at::equal(piece.values, wanted.values))
             << "round " << round << ", " << piece.name << " [" << piece.begin << ", " << piece.end
-            << ") of " << world << " ranks read by " << readers;
+            << ") of " << world_size << " ranks read by " << readers;
       }
     }
   }

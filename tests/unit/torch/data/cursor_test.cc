@@ -22,12 +22,12 @@ struct Yielded {
 };
 
 template <class Dataset>
-Yielded run_on(const Dataset& dataset, const DataLoaderOptions& options, int world, size_t steps,
-               const LoaderCursor* from = nullptr) {
+Yielded run_on(const Dataset& dataset, const DataLoaderOptions& options, int world_size,
+               size_t steps, const LoaderCursor* from = nullptr) {
   Yielded result;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     auto loader = data_loader(dataset, options);
-    loader.bind(rank, world, at::kCPU);
+    loader.bind(rank, world_size, at::kCPU);
     if (from != nullptr) loader.load_state(*from);
     size_t step = 0;
     for (const Numbers& batch : loader) {
@@ -76,7 +76,8 @@ TEST(Cursor, OtherWorldAndBatchSize_StillGiveEverySampleOnce) {
     const DataLoaderOptions before{
         .batch_size = 1 + below(4), .shuffle = true, .seed = static_cast<uint64_t>(i)};
     const DataLoaderOptions after{.batch_size = 1 + below(4), .shuffle = true};
-    const int old_world = static_cast<int>(1 + below(4)), world = static_cast<int>(1 + below(4));
+    const int old_world = static_cast<int>(1 + below(4)),
+              world_size = static_cast<int>(1 + below(4));
     const auto check = [&](const Yielded& first, const Yielded& rest) {
       Numbers all = first.own;
       all.insert(all.end(), rest.own.begin(), rest.own.end());
@@ -86,12 +87,12 @@ TEST(Cursor, OtherWorldAndBatchSize_StillGiveEverySampleOnce) {
     };
     const NumberMap map(static_cast<size_t>(samples));
     const Yielded first = run_on(map, before, old_world, 1);
-    check(first, run_on(map, after, world, kAll, &first.cursor));  // uses the cursor's seed
+    check(first, run_on(map, after, world_size, kAll, &first.cursor));  // uses the cursor's seed
     DataLoaderOptions stream_before = before, stream_after = after;
     stream_before.shuffle = stream_after.shuffle = false;
     const NumberStream stream(samples);
     const Yielded begun = run_on(stream, stream_before, old_world, 1);
-    check(begun, run_on(stream, stream_after, world, kAll, &begun.cursor));
+    check(begun, run_on(stream, stream_after, world_size, kAll, &begun.cursor));
   }
 }
 

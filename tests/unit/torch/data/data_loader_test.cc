@@ -128,11 +128,11 @@ TEST(DataLoader, ShuffledOverAnyWorld_TakesTheSameSamplesInEveryStep) {
       .batch_size = 12, .shuffle = true, .drop_last = true, .seed = 3, .split_batches = true};
   auto alone = data_loader(numbered(100), options);
   const Targets expected[] = {targets(alone), targets(alone)};
-  for (const int world : {2, 3, 4}) {
+  for (const int world_size : {2, 3, 4}) {
     Targets joined[2];
-    for (int rank = 0; rank < world; ++rank) {
+    for (int rank = 0; rank < world_size; ++rank) {
       auto loader = data_loader(numbered(100), options);
-      loader.bind(rank, world, at::kCPU);
+      loader.bind(rank, world_size, at::kCPU);
       EXPECT_EQ(loader.size(), 8);
       for (auto& epoch : joined) {
         const auto own = targets(loader);
@@ -141,8 +141,8 @@ TEST(DataLoader, ShuffledOverAnyWorld_TakesTheSameSamplesInEveryStep) {
           epoch[i].insert(epoch[i].end(), own[i].begin(), own[i].end());
       }
     }
-    EXPECT_EQ(joined[0], expected[0]) << world;
-    EXPECT_EQ(joined[1], expected[1]) << world;
+    EXPECT_EQ(joined[0], expected[0]) << world_size;
+    EXPECT_EQ(joined[1], expected[1]) << world_size;
   }
 }
 

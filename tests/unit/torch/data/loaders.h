@@ -70,7 +70,7 @@ std::vector<Numbers> batches_of(Loader& loader) {
 // rank never arrives, the others' wait ends with an exception.
 class Table {
  public:
-  explicit Table(int world) : values_(static_cast<size_t>(world)) {}
+  explicit Table(int world_size) : values_(static_cast<size_t>(world_size)) {}
 
   std::vector<int64_t> exchange(int rank, int64_t value) {
     values_[static_cast<size_t>(rank)] = value;
@@ -125,11 +125,11 @@ class ThreadPeers : public detail::LoaderPeers {
 
 // Runs rank(r, peers) for every rank on its own thread; rethrows the first exception.
 template <class Rank>
-void run_loaders(int world, const Rank& rank) {
-  const auto table = std::make_shared<Table>(world);
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
+void run_loaders(int world_size, const Rank& rank) {
+  const auto table = std::make_shared<Table>(world_size);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
-  for (int r = 0; r < world; ++r)
+  for (int r = 0; r < world_size; ++r)
     threads.emplace_back([&, r] {
       try {
         rank(r, std::make_shared<ThreadPeers>(table, r));

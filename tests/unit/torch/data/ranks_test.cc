@@ -64,17 +64,17 @@ Seen loop(Loader& loader) {
 }
 
 template <class Make>
-void expect_dispatched_like_sharded(int world, DataLoaderOptions options, const Make& make) {
-  run_loaders(world, [&](int rank, const auto& peers) {
+void expect_dispatched_like_sharded(int world_size, DataLoaderOptions options, const Make& make) {
+  run_loaders(world_size, [&](int rank, const auto& peers) {
     auto alone = data_loader(make(0), options);
-    alone.bind(rank, world, at::kCPU);
+    alone.bind(rank, world_size, at::kCPU);
     const Seen expected = loop(alone);
     for (const int64_t workers : {0, 1}) {
       DataLoaderOptions dispatched = options;
       dispatched.dispatch_batches = true;
       dispatched.workers = workers;
       auto loader = data_loader(make(rank), dispatched);
-      loader.bind(rank, world, at::kCPU, peers);
+      loader.bind(rank, world_size, at::kCPU, peers);
       for (int epoch = 0; epoch < 2; ++epoch) {
         const Seen seen = loop(loader);
         EXPECT_EQ(seen.own, expected.own) << rank;
@@ -88,18 +88,18 @@ void expect_dispatched_like_sharded(int world, DataLoaderOptions options, const 
 }
 
 TEST(LoaderDispatch, EveryRank_GetsWhatItWouldHaveRead) {
-  for (const int world : {2, 3}) {
+  for (const int world_size : {2, 3}) {
     for (const int64_t samples : {6, 16, 17}) {
       for (const bool even : {true, false}) {
-        expect_dispatched_like_sharded(world, {.batch_size = 2, .even_batches = even},
+        expect_dispatched_like_sharded(world_size, {.batch_size = 2, .even_batches = even},
                                        [&](int rank) {
                                          return RankZeroOnly{samples, rank};
                                        });
         expect_dispatched_like_sharded(
-            world, {.batch_size = 2, .shuffle = true, .seed = 4, .even_batches = even},
+            world_size, {.batch_size = 2, .shuffle = true, .seed = 4, .even_batches = even},
             [&](int) { return rows(samples); });
         expect_dispatched_like_sharded(
-            world, {.batch_size = 6, .drop_last = true, .split_batches = true}, [&](int rank) {
+            world_size, {.batch_size = 6, .drop_last = true, .split_batches = true}, [&](int rank) {
               return RankZeroOnly{samples, rank};
             });
       }

@@ -38,9 +38,9 @@ struct Share {
   size_t batches = 0, last_batches = 0;
 };
 
-Share share_of(int64_t count, const DataLoaderOptions& options, int rank, int world) {
+Share share_of(int64_t count, const DataLoaderOptions& options, int rank, int world_size) {
   auto loader = data_loader(NumberStream(count), options);
-  loader.bind(rank, world, at::kCPU);
+  loader.bind(rank, world_size, at::kCPU);
   Share share;
   const auto core = loader.core();
   for (const Numbers& batch : loader) {
@@ -64,27 +64,28 @@ Recorded compare(const std::string& name) {
   std::ifstream file(std::string(COUPLER_SOURCE_DIR) + "/tests/unit/core/data/fixtures/" + name);
   Recorded counts;
   for (const auto& row : nlohmann::json::parse(file)) {
-    const int world = row["world"];
+    const int world_size = row["world"];
     const int64_t count = row["n"], batch_size = row["batch_size"];
     const bool split = row["split_batches"] != 0, drop_last = row["drop_last"] != 0;
     const DataLoaderOptions options{
         .batch_size = batch_size, .drop_last = drop_last, .split_batches = split};
-    const int64_t step = split ? batch_size : batch_size * world;
-    const bool not_split = split && batch_size == 1 && world > 1;
-    const bool too_small = count < world || (drop_last && count < step);
+    const int64_t step = split ? batch_size : batch_size * world_size;
+    const bool not_split = split && batch_size == 1 && world_size > 1;
+    const bool too_small = count < world_size || (drop_last && count < step);
     if (not_split || too_small) {
-      expect_says(refusal([&] { share_of(count, options, 0, world); }),
-                  not_split       ? "batch_size 1 cannot be split over"
-                  : count == 0    ? "has no samples"
-                  : count < world ? "fewer than the " + std::to_string(world) + " processes"
-                                  : "yields no batch");
+      expect_says(refusal([&] { share_of(count, options, 0, world_size); }),
+                  not_split    ? "batch_size 1 cannot be split over"
+                  : count == 0 ? "has no samples"
+                  : count < world_size
+                      ? "fewer than the " + std::to_string(world_size) + " processes"
+                      : "yields no batch");
       ++(not_split ? counts.not_split : counts.too_small);
       continue;
     }
     ++counts.reproduced;
     counts.wrong_len += row.contains("len_mismatch") ? 1 : 0;
-    for (int rank = 0; rank < world; ++rank) {
-      const Share share = share_of(count, options, rank, world);
+    for (int rank = 0; rank < world_size; ++rank) {
+      const Share share = share_of(count, options, rank, world_size);
       EXPECT_EQ(share.samples, row["shards"][static_cast<size_t>(rank)].get<Numbers>())
           << row.dump() << " rank " << rank;
       EXPECT_EQ(share.last_batches, 1u) << row.dump();
@@ -114,20 +115,20 @@ TEST(StreamProperty, TenThousandCases_GiveEverySampleOnce) {
   std::mt19937_64 random(20260102);
   const auto below = [&](uint64_t bound) { return static_cast<int64_t>(random() % bound); };
   for (int i = 0; i < 10'000; ++i) {
-    const int world = static_cast<int>(1 + below(6));
+    const int world_size = static_cast<int>(1 + below(6));
     const bool split = below(2) == 1;
-    const int64_t batch_size = (1 + below(6)) * (split ? world : 1);
-    const int64_t step = split ? batch_size : batch_size * world;
+    const int64_t batch_size = (1 + below(6)) * (split ? world_size : 1);
+    const int64_t step = split ? batch_size : batch_size * world_size;
     const bool drop_last = below(2) == 1;
-    const int64_t count = (drop_last ? step : world) + below(90);
+    const int64_t count = (drop_last ? step : world_size) + below(90);
     const DataLoaderOptions options{.batch_size = batch_size,
                                     .drop_last = drop_last,
                                     .split_batches = split,
                                     .even_batches = below(2) == 1};
     std::vector<int> seen(static_cast<size_t>(count), 0);
     std::vector<size_t> batches;
-    for (int rank = 0; rank < world; ++rank) {
-      const Share share = share_of(count, options, rank, world);
+    for (int rank = 0; rank < world_size; ++rank) {
+      const Share share = share_of(count, options, rank, world_size);
       batches.push_back(share.batches);
       for (const int64_t sample : share.own) ++seen.at(static_cast<size_t>(sample));
       if (drop_last || !options.even_batches) {

@@ -7,10 +7,10 @@
 namespace coupler {
 namespace {
 
-ProcessInfo local(int rank, int world) {
+ProcessInfo local(int rank, int world_size) {
   ProcessInfo process;
   process.rank = process.local_rank = rank;
-  process.world = process.local_world = world;
+  process.world_size = process.local_world_size = world_size;
   return process;
 }
 
