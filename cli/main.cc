@@ -31,10 +31,10 @@ namespace {
 
 // coupler --version: the versions of the program, LibTorch and the backends found.
 
-std::string version_text(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
+std::string version_text(const TorchInfo& torch, const std::vector<plugin::PluginReport>& plugins) {
   std::string text = fmt::format("coupler {} (plugin ABI {}.{})\nLibTorch {}\n", COUPLER_VERSION,
                                  DB_ABI_MAJOR, DB_ABI_MINOR, describe(torch));
-  for (const PluginReport& plugin : plugins) {
+  for (const plugin::PluginReport& plugin : plugins) {
     // One without a version could not be loaded; `coupler plugins` reports why.
     text += plugin.version.empty()
                 ? fmt::format("plugin {} cannot be loaded, {}\n", plugin.name, plugin.path)
@@ -44,9 +44,9 @@ std::string version_text(const TorchInfo& torch, const std::vector<PluginReport>
   return text;
 }
 
-std::string version_json(const TorchInfo& torch, const std::vector<PluginReport>& plugins) {
+std::string version_json(const TorchInfo& torch, const std::vector<plugin::PluginReport>& plugins) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const PluginReport& plugin : plugins) {
+  for (const plugin::PluginReport& plugin : plugins) {
     rows.push_back({{"name", plugin.name},
                     {"version", plugin.version},
                     {"abi", plugin.abi},
@@ -62,7 +62,7 @@ std::string version_json(const TorchInfo& torch, const std::vector<PluginReport>
 int print_version(const Arguments& arguments) {
   const TorchInfo torch = torch_info();
   // Without the configuration: versions are printed even if it is wrong.
-  const std::vector<PluginReport> plugins = list_plugins(BackendConfig());
+  const std::vector<plugin::PluginReport> plugins = plugin::list_plugins(config::BackendConfig());
   std::fputs((arguments.has("--json") ? version_json(torch, plugins) : version_text(torch, plugins))
                  .c_str(),
              stdout);

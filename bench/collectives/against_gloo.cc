@@ -21,7 +21,7 @@ constexpr uint64_t kWarmUpCount = uint64_t{4} << 20;  // floats; cold connection
 // libgloo connects its ranks through the job's store.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  explicit GlooStore(coupler::Store& store) : store_(store) {}
+  explicit GlooStore(coupler::store::Store& store) : store_(store) {}
   void set(const std::string& key, const std::vector<char>& data) override {
     store_.set("gloo/" + key, std::string(data.begin(), data.end()));
   }
@@ -38,7 +38,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   }
 
  private:
-  coupler::Store& store_;
+  coupler::store::Store& store_;
 };
 
 std::shared_ptr<gloo::Context> connect(Session& session) {

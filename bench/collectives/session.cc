@@ -11,6 +11,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/job_file.h"
+
 namespace coupler::bench {
 namespace {
 
@@ -76,7 +78,8 @@ db_op all_reduce(float* data, uint64_t count) {
 }  // namespace
 
 Session::Session(int argc, char** argv)
-    : config_(load_config(take_config_arguments(argc, argv))), process_(detect_process()) {
+    : config_(config::load_config(config::take_config_arguments(argc, argv))),
+      process_(rendezvous::detect_process()) {
   plan_.bytes.assign(std::begin(kDefaultBytes), std::end(kDefaultBytes));
   bool pin = true;
   for (int i = 1; i < argc; ++i) {
@@ -107,12 +110,12 @@ Session::Session(int argc, char** argv)
         {.subject = "contest", .hint = "start it with bench/run"});
   }
   if (pin) bind_to_core(process_.local_rank);
-  store_ = open_job_store(process_, config_);
-  communicator_ = Communicator::create({.plugin = Plugin::load(config_.backend),
-                                        .process = process_,
-                                        .store = store_,
-                                        .backend = &config_.backend,
-                                        .name = "contest"});
+  store_ = rendezvous::open_job_store(process_, config_);
+  communicator_ = comm::Communicator::create({.plugin = plugin::Plugin::load(config_.backend),
+                                              .process = process_,
+                                              .store = store_,
+                                              .backend = &config_.backend,
+                                              .name = "contest"});
 }
 
 Candidate Session::blocking() {

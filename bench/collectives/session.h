@@ -20,8 +20,8 @@ class Session {
 
   int rank() const { return process_.rank; }
   int world_size() const { return process_.world_size; }
-  Store& store() { return *store_; }
-  Communicator& communicator() { return *communicator_; }
+  store::Store& store() { return *store_; }
+  comm::Communicator& communicator() { return *communicator_; }
 
   Candidate blocking();      // Communicator::run
   Candidate asynchronous();  // Communicator::submit, Work::wait
@@ -31,12 +31,12 @@ class Session {
   void hold(const std::vector<Candidate>& candidates);
 
  private:
-  Config config_;
-  ProcessInfo process_;
+  config::Config config_;
+  rendezvous::ProcessInfo process_;
   ComparisonPlan plan_;
   std::string out_;
-  std::shared_ptr<Store> store_;
-  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<store::Store> store_;
+  std::shared_ptr<comm::Communicator> communicator_;
 };
 
 // Runs the body of a main function, prints any exception, and returns the exit code.

@@ -58,13 +58,15 @@ struct RawNccl {
 
 void submit(int rounds, c10::Device device) {
   constexpr int kCalls = 2000, kFloat32 = 7, kSum = 0;
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.use = "nccl";
   // Without DeviceMemory: with world size 1 the host would copy instead of calling the backend.
-  const auto communicator = Communicator::create(
-      {.plugin = Plugin::load(backend), .process = {}, .store = nullptr, .backend = &backend});
+  const auto communicator = comm::Communicator::create({.plugin = plugin::Plugin::load(backend),
+                                                        .process = {},
+                                                        .store = nullptr,
+                                                        .backend = &backend});
   const at::Tensor values = at::ones({256}, at::TensorOptions(device));
-  const TorchDeviceMemory memory(device);
+  const device::TorchDeviceMemory memory(device);
   db_op op{};
   op.kind = DB_ALL_REDUCE;
   op.dtype = DB_F32;
@@ -74,7 +76,7 @@ void submit(int rounds, c10::Device device) {
   op.memory = DB_MEMORY_CUDA;
   op.stream = memory.stream();
   const auto ours = [&] {
-    std::vector<Work> works;
+    std::vector<comm::Work> works;
     works.reserve(kCalls);
     const double seconds = seconds_of([&] {
       for (int i = 0; i < kCalls; ++i) works.push_back(communicator->submit(op));
@@ -139,8 +141,8 @@ int program(int argc, char** argv) {
     return 2;
   }
   try {
-    const c10::Device device = choose_device("cuda", {});
-    make_current(device);
+    const c10::Device device = device::choose_device("cuda", {});
+    device::make_current(device);
     const int rounds = std::atoi(argv[2]);
     what == "submit" ? submit(rounds, device) : stream(rounds, device);
   } catch (const std::exception& error) {

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kBatch = 64;
 
 // Provides copies of the values; filled once, because the unit stays resident.
-class Copy : public coupler::Source {
+class Copy : public coupler::residency::Source {
  public:
   explicit Copy(std::vector<at::Tensor> values) : values_(std::move(values)) {}
   void fill(size_t, void* memory) override {
@@ -42,19 +42,20 @@ class Copy : public coupler::Source {
   std::vector<at::Tensor> values_;
 };
 
-std::unique_ptr<coupler::Residency> manage(torch::nn::Module& module, coupler::BufferPool& pool) {
+std::unique_ptr<coupler::residency::Residency> manage(torch::nn::Module& module,
+                                                      coupler::residency::BufferPool& pool) {
   std::vector<at::Tensor> values;
   for (const at::Tensor& parameter : module.parameters())
     values.push_back(parameter.detach().clone());
-  auto residency = std::make_unique<coupler::Residency>(std::make_unique<Copy>(values), pool,
-                                                        coupler::ResidencyOptions{});
-  auto unit = std::make_unique<coupler::Unit>();
+  auto residency = std::make_unique<coupler::residency::Residency>(
+      std::make_unique<Copy>(values), pool, coupler::residency::ResidencyOptions{});
+  auto unit = std::make_unique<coupler::residency::Unit>();
   for (at::Tensor& parameter : module.parameters()) {
-    auto managed = std::make_unique<coupler::ManagedStorage>();
+    auto managed = std::make_unique<coupler::residency::ManagedStorage>();
     managed->offset = unit->bytes;
     unit->bytes += parameter.nbytes();
-    parameter.set_data(coupler::make_managed(*managed, parameter.sizes(), at::kFloat));
-    coupler::put_intercept(parameter);
+    parameter.set_data(coupler::residency::make_managed(*managed, parameter.sizes(), at::kFloat));
+    coupler::residency::put_intercept(parameter);
     unit->storages.push_back(std::move(managed));
   }
   residency->add(std::move(unit));
@@ -79,10 +80,10 @@ int program(int argc, char** argv) {
     return 2;
   }
   at::set_num_threads(1);
-  coupler::check_intercept();
+  coupler::residency::check_intercept();
   for (const int64_t size : {128, 512, 1024}) {
     torch::nn::Linear plain(size, size), managed(size, size);
-    coupler::BufferPool pool;
+    coupler::residency::BufferPool pool;
     const auto residency = manage(*managed, pool);
     const at::Tensor input = at::randn({kBatch, size}).requires_grad_(true);
     const int repetitions = static_cast<int>(60'000'000 / (size * size * kBatch / 64 + 20'000));

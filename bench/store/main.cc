@@ -26,7 +26,7 @@ void raise_descriptor_limit() {
 double measure(coupler::RendezvousPlan plan, coupler::RendezvousPlan::Kind kind) {
   plan.kind = kind;
   const auto secret = coupler::random_bytes32();
-  const coupler::StoreServer server(secret, {.members = static_cast<size_t>(plan.ranks)});
+  const coupler::store::StoreServer server(secret, {.members = static_cast<size_t>(plan.ranks)});
   const auto result = coupler::meet(server.host(), server.port(), secret, plan);
   if (result.met != plan.ranks) {
     std::fprintf(stderr, "bench_store: %d of %d ranks met: %s\n", result.met, plan.ranks,

@@ -44,7 +44,7 @@ std::optional<uint64_t> shard_size_of(const Arguments& arguments) {
   if (arguments.place(0).empty() || target.empty())
     arguments.refuse("a path is empty", arguments.command);
   if (!arguments.has("--max-shard-size")) return std::nullopt;
-  if (is_one_file(target))
+  if (weights::is_one_file(target))
     arguments.refuse(
         fmt::format("'{}' is a single file, which --max-shard-size cannot split; name a folder",
                     target),
@@ -53,7 +53,7 @@ std::optional<uint64_t> shard_size_of(const Arguments& arguments) {
 }
 
 // "out: 12 tensors, 1.5 GiB in 2 files".
-std::string written_text(const std::string& target, const WrittenWeights& written) {
+std::string written_text(const std::string& target, const weights::WrittenWeights& written) {
   const auto counted = [](size_t count, const char* what) {
     return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
   };
@@ -73,8 +73,8 @@ int run_merge_weights(const Arguments& arguments) {
   const std::string target = arguments.place(1);
   const std::string found = find_checkpoint(arguments.place(0));
   checkpoint::open_checkpoint(found);  // throws for another program's checkpoint, naming it
-  const WeightSource source = open_weights(found, {.model = model, .key = {}});
-  const WrittenWeights written = write_weights(source, target, shard_size);
+  const weights::WeightSource source = weights::open_weights(found, {.model = model, .key = {}});
+  const weights::WrittenWeights written = weights::write_weights(source, target, shard_size);
   const bool removed = arguments.has("--remove-checkpoint-dir");
   if (removed) checkpoint::remove_folder(found);
   std::printf("%s%s.\n", written_text(target, written).c_str(),
@@ -89,9 +89,9 @@ int convert_checkpoint(const Arguments& arguments) {
   const auto shard_size = shard_size_of(arguments);
   const std::string path = arguments.place(0), target = arguments.place(1);
   // A folder of Coupler checkpoints stands for the newest valid one in it.
-  const WeightSource source = open_weights(holds_checkpoints(path) ? find_checkpoint(path) : path,
-                                           {.model = model, .key = key});
-  const WrittenWeights written = write_weights(source, target, shard_size);
+  const weights::WeightSource source = weights::open_weights(
+      holds_checkpoints(path) ? find_checkpoint(path) : path, {.model = model, .key = key});
+  const weights::WrittenWeights written = weights::write_weights(source, target, shard_size);
   std::printf("%s.\n", written_text(target, written).c_str());
   return 0;
 }

@@ -43,7 +43,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json to_json(const SettingValue& value) {
+Json to_json(const config::SettingValue& value) {
   return std::visit(
       [](const auto& held) -> Json {
         if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::chrono::nanoseconds>) {
@@ -55,17 +55,17 @@ Json to_json(const SettingValue& value) {
       value);
 }
 
-std::string origin_of(const Config& config, const std::string& key) {
+std::string origin_of(const config::Config& config, const std::string& key) {
   const auto found = config.sources.find(key);
   return found == config.sources.end() ? "default" : found->second.text;
 }
 
 // {"file": …, "keys": [{"key", "value", "source", "default", "meaning", "must_be"}, …]}. Durations
 // are strings, as in TOML; a backend's options have only key, value and source.
-std::string explain_config_json(const Config& config) {
-  const Config defaults;
+std::string explain_config_json(const config::Config& config) {
+  const config::Config defaults;
   Json keys = Json::array();
-  for (const SchemaKey& key : schema()) {
+  for (const config::SchemaKey& key : config::schema()) {
     const std::string name(key.name);
     keys.push_back({{"key", name},
                     {"value", to_json(key.get(config))},
@@ -75,7 +75,7 @@ std::string explain_config_json(const Config& config) {
                     {"must_be", key.constraint}});
   }
   for (const auto& [plugin, options] : config.backend.options) {
-    for (const PluginOption& option : options) {
+    for (const config::PluginOption& option : options) {
       keys.push_back(
           {{"key", "backend." + plugin + "." + option.key},
            {"value", std::visit([](const auto& value) -> Json { return value; }, option.value)},
@@ -159,10 +159,10 @@ int ask(const Arguments& arguments) {
 }
 
 int explain(const Arguments& arguments) {
-  const Config config = load_config(arguments.config);
-  memory_limit_of(config);  // throws if the size is invalid
+  const config::Config config = config::load_config(arguments.config);
+  estimate::memory_limit_of(config);  // throws if the size is invalid
   const std::string text =
-      arguments.has("--json") ? explain_config_json(config) : explain_config(config);
+      arguments.has("--json") ? explain_config_json(config) : config::explain_config(config);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

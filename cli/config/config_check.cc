@@ -25,6 +25,7 @@
 #include "estimate/settings.h"
 #include "plugin/plugin.h"
 #include "plugin/resolve.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 #include "store/store.h"
 
@@ -34,29 +35,29 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Checks the options of the named backend even if one process would not use it: several may.
-void check_options(const Config& config) {
+void check_options(const config::Config& config) {
   const std::string& use = config.backend.use;
   if (use == "auto" || use == "single") return;
-  std::optional<Plugin> plugin;
+  std::optional<plugin::Plugin> plugin;
   try {
-    plugin = Plugin::load(config.backend);
+    plugin = plugin::Plugin::load(config.backend);
   } catch (const Error&) {
     return;  // one process needs none; `coupler plugins` reports why it cannot be used
   }
   const bool wraps = (plugin->table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-  const PluginOptions options(plugin->table(), config.backend, wraps ? "base" : "");
+  const comm::PluginOptions options(plugin->table(), config.backend, wraps ? "base" : "");
 }
 
-void check_here(const Config& config) {
-  memory_limit_of(config);  // throws if the size is invalid
-  for (const Error& problem : conflicts_in(config)) {
+void check_here(const config::Config& config) {
+  estimate::memory_limit_of(config);  // throws if the size is invalid
+  for (const Error& problem : config::conflicts_in(config)) {
     const std::string& key = problem.detail().subject;
     throw Error(problem.code(), source_of(config, key) + problem.what(), {.subject = key});
   }
   check_options(config);
 }
 
-void print_valid(const Config& config, bool as_json) {
+void print_valid(const config::Config& config, bool as_json) {
   if (as_json) {
     std::fputs(json_text({{"right", true}, {"file", config.file}, {"processes", 1}}).c_str(),
                stdout);
@@ -83,7 +84,7 @@ int check(const Arguments& arguments) {
   const bool launches = !arguments.handed_on.empty();  // has options of `coupler launch`
   if (file_only && (ranks || launches))
     arguments.refuse("--no-ranks works only with --config and -o", "--no-ranks");
-  const Config config = load_config(arguments.config);
+  const config::Config config = config::load_config(arguments.config);
   check_here(config);
   if (!file_only && (ranks || launches || config.launch.processes != 1))
     return check_ranks(arguments);
@@ -112,13 +113,13 @@ using Views = std::vector<std::optional<RankView>>;
 
 // Prefixes a backend's message about one of its options with "train.toml:7:1: ", as backends do not
 // know the file.
-std::string placed(std::string message, const Config& config) {
+std::string placed(std::string message, const config::Config& config) {
   // The list names the ranks, and messages without a rank can be joined if equal.
   constexpr std::string_view kWho = " cannot create its communicator: ";
   if (const size_t at = message.find(kWho); message.starts_with("rank ") && at < kLongestWho)
     message.erase(0, at + kWho.size());
   for (const auto& [plugin, options] : config.backend.options) {
-    for (const PluginOption& option : options) {
+    for (const config::PluginOption& option : options) {
       if (message.find(fmt::format("'{}'", option.key)) != std::string::npos)
         return fmt::format("{}: backend.{}.{}: {}", option.source.text, plugin, option.key,
                            message);
@@ -128,7 +129,7 @@ std::string placed(std::string message, const Config& config) {
 }
 
 // Whether the backend shards a model of one layer.
-bool divides(const Communicator& communicator) {
+bool divides(const comm::Communicator& communicator) {
   if (!communicator.can_shard()) return false;
   const db_module module = {
       .struct_size = sizeof(db_module), .name = "", .type = "torch::nn::LinearImpl", .parent = -1};
@@ -159,14 +160,14 @@ bool divides(const Communicator& communicator) {
 
 class RankCheck {
  public:
-  RankCheck(const ProcessInfo& process, std::optional<Config> config, const std::string& failure,
-            bool as_json)
+  RankCheck(const rendezvous::ProcessInfo& process, std::optional<config::Config> config,
+            const std::string& failure, bool as_json)
       : process_(process),
         as_json_(as_json),
         config_(std::move(config)),
-        job_(open_job_store(process_, config_.value_or(Config()))),
-        store_(Store::with_prefix(job_, "config-check")),
-        patience_(config_.value_or(Config()).backend.timeout) {
+        job_(rendezvous::open_job_store(process_, config_.value_or(config::Config()))),
+        store_(store::Store::with_prefix(job_, "config-check")),
+        patience_(config_.value_or(config::Config()).backend.timeout) {
     view_ = detect(process_, config_);
     if (!failure.empty()) view_.problems.push_back(failure);
   }
@@ -213,18 +214,18 @@ class RankCheck {
   std::string connect() {
     if (process_.world_size == 1) return {};
     try {
-      BackendConfig backend = config_->backend;
-      const Plugin plugin = Plugin::load(backend);
+      config::BackendConfig backend = config_->backend;
+      const plugin::Plugin plugin = plugin::Plugin::load(backend);
       if (moves_devices_only(plugin, backend) && !stands_on_host_memory(plugin, backend)) return {};
-      const auto communicator = Communicator::create({.plugin = plugin,
-                                                      .process = process_,
-                                                      .store = job_,
-                                                      .backend = &backend,
-                                                      .name = "config-check"});
+      const auto communicator = comm::Communicator::create({.plugin = plugin,
+                                                            .process = process_,
+                                                            .store = job_,
+                                                            .backend = &backend,
+                                                            .name = "config-check"});
       if (!divides(*communicator)) return {};
       std::string problems;
       for (const Error& problem :
-           sharding_conflicts(plugin.name(), config_->memory, config_->communication)) {
+           config::sharding_conflicts(plugin.name(), config_->memory, config_->communication)) {
         problems += (problems.empty() ? "" : "\n    ") +
                     source_of(*config_, problem.detail().subject) + sentence(problem);
       }
@@ -234,31 +235,32 @@ class RankCheck {
     }
   }
 
-  bool moves_devices_only(const Plugin& plugin, const BackendConfig& backend) const {
+  bool moves_devices_only(const plugin::Plugin& plugin,
+                          const config::BackendConfig& backend) const {
     const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-    BackendConfig below = backend;
+    config::BackendConfig below = backend;
     if (wraps) {
-      below.use = base_option(plugin.name(), backend);
+      below.use = comm::base_option(plugin.name(), backend);
       below.sha256.clear();
       // The launcher has resolved "auto"; under another launcher, host memory works as well.
       if (below.use.empty() || below.use == "auto") return false;
     }
-    const Plugin transport = wraps ? Plugin::load(below) : plugin;
+    const plugin::Plugin transport = wraps ? plugin::Plugin::load(below) : plugin;
     return (transport.table().capabilities & DB_CAP_HOST_MEMORY) == 0;
   }
 
   // Switches a wrapper to a transport for host memory if there is one: its options can be checked
   // over any.
-  static bool stands_on_host_memory(const Plugin& plugin, BackendConfig& backend) {
+  static bool stands_on_host_memory(const plugin::Plugin& plugin, config::BackendConfig& backend) {
     if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) == 0) return false;
     std::string base;
     try {
-      base = resolve_auto(backend, MpiLaunch::kTooLate, /*on_host=*/true);
+      base = plugin::resolve_auto(backend, plugin::MpiLaunch::kTooLate, /*on_host=*/true);
     } catch (const Error&) {
       return false;
     }
     auto& options = backend.options[plugin.name()];
-    std::erase_if(options, [](const PluginOption& option) { return option.key == "base"; });
+    std::erase_if(options, [](const config::PluginOption& option) { return option.key == "base"; });
     options.push_back({"base", base, {}});
     return true;
   }
@@ -307,10 +309,10 @@ class RankCheck {
 
   static void print(const Json& verdict) { std::fputs(json_text(verdict).c_str(), stdout); }
 
-  const ProcessInfo process_;
+  const rendezvous::ProcessInfo process_;
   const bool as_json_;
-  const std::optional<Config> config_;
-  const std::shared_ptr<Store> job_, store_;
+  const std::optional<config::Config> config_;
+  const std::shared_ptr<store::Store> job_, store_;
   const std::chrono::nanoseconds patience_;
   RankView view_;
 };
@@ -318,11 +320,11 @@ class RankCheck {
 // Runs as each rank that `check` starts: inspects the rank's view, compares it with the others
 // through the job's store, and creates the backend's communicator. Rank 0 prints the result.
 int run_config_rank(const Arguments& arguments) {
-  const ProcessInfo process = detect_process();
-  std::optional<Config> config;
+  const rendezvous::ProcessInfo process = rendezvous::detect_process();
+  std::optional<config::Config> config;
   std::string failure;
   try {
-    config = load_config({});
+    config = config::load_config({});
   } catch (const Error& error) {
     failure = error.what();
   }

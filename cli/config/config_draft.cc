@@ -29,7 +29,7 @@ std::string table_of(const std::string& key) {
 
 std::vector<std::string> tables() {
   std::vector<std::string> order;
-  for (const std::string& name : schema_names()) {
+  for (const std::string& name : config::schema_names()) {
     if (order.empty() || order.back() != table_of(name)) order.push_back(table_of(name));
   }
   return order;
@@ -75,11 +75,11 @@ std::string folder_of(const std::string& path) {
 // Throws load_config's error about the unfinished file, with its final name.
 void require_right(const std::string& unfinished, const std::string& name) {
   const char* const nothing[] = {nullptr};
-  ConfigRequest request;
+  config::ConfigRequest request;
   request.file = unfinished;
   request.environment = nothing;
   try {
-    load_config(request);
+    config::load_config(request);
   } catch (const Error& error) {
     const std::string& hint = error.detail().hint;
     std::string message = without_hint(error.what());
@@ -92,8 +92,8 @@ void require_right(const std::string& unfinished, const std::string& name) {
 
 }  // namespace
 
-void ConfigDraft::set(const std::string& key, const OptionValue& value) {
-  const std::string text = render(value);
+void ConfigDraft::set(const std::string& key, const config::OptionValue& value) {
+  const std::string text = config::render(value);
   for (auto& [name, old] : values_) {
     if (name != key) continue;
     old = text;
@@ -130,7 +130,7 @@ std::string ConfigDraft::toml(const std::vector<std::string>& remarks) const {
       table = table_of(key);
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", table);
     }
-    if (const SchemaKey* known = find_key(key)) text += comment(known->doc);
+    if (const config::SchemaKey* known = config::find_key(key)) text += comment(known->doc);
     text += fmt::format("{} = {}\n", key.substr(table.size() + 1), value);
   }
   return text;

@@ -14,7 +14,7 @@ class ConfigDraft {
  public:
   // key: a full key of the schema or of a backend ("backend.NAME.OPTION"). A later value replaces
   // an earlier one.
-  void set(const std::string& key, const OptionValue& value);
+  void set(const std::string& key, const config::OptionValue& value);
   bool has(const std::string& key) const { return find(key) != nullptr; }
   // Its value as TOML; null if it is not set.
   const std::string* find(const std::string& key) const;

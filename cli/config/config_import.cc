@@ -144,10 +144,11 @@ namespace {
 
 // Sets the key if the schema accepts the value. A backend's own keys are not in the schema; their
 // rules check the value.
-std::string set_if_right(ConfigDraft& draft, const std::string& key, const OptionValue& value) {
-  const SchemaKey* known = find_key(key);
-  const SettingValue setting =
-      std::visit([](const auto& held) { return SettingValue(held); }, value);
+std::string set_if_right(ConfigDraft& draft, const std::string& key,
+                         const config::OptionValue& value) {
+  const config::SchemaKey* known = config::find_key(key);
+  const config::SettingValue setting =
+      std::visit([](const auto& held) { return config::SettingValue(held); }, value);
   if (known != nullptr && known->accepts != nullptr && !known->accepts(setting))
     return fmt::format("{} must be {}: left at its default", key, known->constraint);
   draft.set(key, value);
@@ -241,7 +242,7 @@ ImportRule as_integer(const std::string& key, int64_t least, int64_t most) {
     if (is_left_open(value)) return left_open();
     const auto number = integer_of(value);
     if (!number) return refused(value, "a whole number");
-    const bool in_schema = find_key(key) != nullptr;  // the schema has its own limits
+    const bool in_schema = config::find_key(key) != nullptr;  // the schema has its own limits
     if (!in_schema && (*number < least || *number > most)) {
       const std::string range =
           most == INT64_MAX ? fmt::format(">= {}", least) : fmt::format("{} to {}", least, most);

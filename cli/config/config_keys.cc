@@ -27,13 +27,13 @@ struct KeyRow {
 std::string default_of(const db_option& option) {
   switch (option.type) {
     case DB_OPTION_STRING:
-      return render(OptionValue(std::string(option.string)));
+      return config::render(config::OptionValue(std::string(option.string)));
     case DB_OPTION_I64:
-      return render(OptionValue(option.i64));
+      return config::render(config::OptionValue(option.i64));
     case DB_OPTION_F64:
-      return render(OptionValue(option.f64));
+      return config::render(config::OptionValue(option.f64));
     default:
-      return render(OptionValue(option.boolean != 0));
+      return config::render(config::OptionValue(option.boolean != 0));
   }
 }
 
@@ -68,22 +68,22 @@ std::string cell(const std::string& text) {
 // The keys of the schema.
 std::vector<KeyRow> schema_rows() {
   std::vector<KeyRow> rows;
-  const Config defaults;
-  for (const SchemaKey& key : schema()) {
+  const config::Config defaults;
+  for (const config::SchemaKey& key : config::schema()) {
     const std::string type(to_string(key.type));
     rows.push_back({.name = std::string(key.name),
                     .type = type.substr(0, type.find(" (")),  // without the examples after it
-                    .default_to = render(key.get(defaults)),
+                    .default_to = config::render(key.get(defaults)),
                     .constraint = std::string(key.constraint),
-                    .variable = environment_name(key.name),
+                    .variable = config::environment_name(key.name),
                     .meaning = std::string(key.doc)});
   }
   return rows;
 }
 
 // The keys of [backend.NAME], declared by the plugin that `backend` names.
-std::vector<KeyRow> backend_rows(const BackendConfig& backend) {
-  const Plugin plugin = Plugin::load(backend);
+std::vector<KeyRow> backend_rows(const config::BackendConfig& backend) {
+  const plugin::Plugin plugin = plugin::Plugin::load(backend);
   const std::string table = "backend." + plugin.name() + ".";
   std::vector<KeyRow> rows;
   // Wrappers do not declare `base`, because the host consumes it.
@@ -155,7 +155,7 @@ int print_keys(const Arguments& arguments) {
   if (arguments.places.empty()) {
     rows = schema_rows();
   } else {
-    BackendConfig found = load_config(arguments.config).backend;
+    config::BackendConfig found = config::load_config(arguments.config).backend;
     found.use = arguments.place(0);
     rows = backend_rows(found);
   }

@@ -50,18 +50,18 @@ std::vector<Choice> backend_choices(const MachineInfo& info) {
 // A wrapper's own presets, and its base.
 void ask_about_wrapper(Prompter& ask, ConfigDraft& draft, const std::string& use,
                        const MachineInfo& info) {
-  BackendConfig wrapper;
+  config::BackendConfig wrapper;
   wrapper.use = use;
-  std::vector<Setting> presets = presets_of(Plugin::load(wrapper), "");
-  std::erase_if(presets, [](const Setting& preset) { return preset.needs_disk; });
+  std::vector<estimate::Setting> presets = estimate::presets_of(plugin::Plugin::load(wrapper), "");
+  std::erase_if(presets, [](const estimate::Setting& preset) { return preset.needs_disk; });
   std::vector<Choice> choices;
   size_t first = 0;
-  for (const Setting& preset : presets) {
+  for (const estimate::Setting& preset : presets) {
     if (preset.is_default) first = choices.size();
     choices.push_back({preset.name, preset.description});
   }
   const std::string chosen = presets.empty() ? "" : ask.choice("What is sharded?", choices, first);
-  for (const Setting& preset : presets) {
+  for (const estimate::Setting& preset : presets) {
     if (preset.name != chosen) continue;
     for (const auto& [key, value] : preset.options) {
       draft.set(fmt::format("backend.{}.{}", use, key), value);
@@ -99,7 +99,7 @@ MachineInfo machine_info() {
   CPU_ZERO(&usable);
   if (sched_getaffinity(0, sizeof usable, &usable) == 0) info.cores = CPU_COUNT(&usable);
   info.gpus = static_cast<int>(visible_gpus().size());
-  for (const PluginReport& report : list_plugins(BackendConfig())) {
+  for (const plugin::PluginReport& report : plugin::list_plugins(config::BackendConfig())) {
     if (report.usable && report.name != "single")
       info.backends.push_back({report.name, report.description, report.can(DB_CAP_NEEDS_BASE)});
   }

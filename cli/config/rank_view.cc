@@ -25,7 +25,7 @@
 
 namespace coupler::cli {
 
-std::string source_of(const Config& config, const std::string& key) {
+std::string source_of(const config::Config& config, const std::string& key) {
   const auto found = config.sources.find(key);
   return found == config.sources.end() ? "" : found->second.text + ": ";
 }
@@ -59,12 +59,12 @@ std::string why_not_writable(const std::string& folder) {
 
 class Detector {
  public:
-  Detector(const ProcessInfo& process, const Config& config, RankView& view)
+  Detector(const rendezvous::ProcessInfo& process, const config::Config& config, RankView& view)
       : process_(process), config_(config), view_(view) {}
 
   void take() {
-    attempt([&] { memory_limit_of(config_); });
-    for (const Error& problem : conflicts_in(config_))
+    attempt([&] { estimate::memory_limit_of(config_); });
+    for (const Error& problem : config::conflicts_in(config_))
       note(source_of(config_, problem.detail().subject) + sentence(problem));
     folders();
     if (process_.world_size > 1) attempt([&] { backend(); });
@@ -95,7 +95,7 @@ class Detector {
     folder("memory.offload_optimizer_nvme_path", config_.memory.offload_optimizer_nvme_path);
     const auto found = config_.backend.options.find(config_.backend.use);
     if (found == config_.backend.options.end()) return;
-    for (const PluginOption& option : found->second) {
+    for (const config::PluginOption& option : found->second) {
       const auto* text = std::get_if<std::string>(&option.value);
       if (text != nullptr && option.key.ends_with("nvme_path"))
         folder(fmt::format("backend.{}.{}", found->first, option.key), *text);
@@ -104,31 +104,31 @@ class Detector {
 
   // Loads the backend as a training program does; the launcher has resolved "auto".
   void backend() {
-    BackendConfig backend = config_.backend;
-    const Plugin plugin = Plugin::load(backend);
+    config::BackendConfig backend = config_.backend;
+    const plugin::Plugin plugin = plugin::Plugin::load(backend);
     const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-    const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
+    const comm::PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
     view_.backend = probed(plugin);
-    Plugin transport = plugin;
+    plugin::Plugin transport = plugin;
     if (wraps) {
-      backend.use = base_option(plugin.name(), backend);
+      backend.use = comm::base_option(plugin.name(), backend);
       if (backend.use.empty() || backend.use == "auto") {
-        backend.use =
-            resolve_auto(backend, mpi_launch_of(process_), config_.training.device == "cpu");
+        backend.use = plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process_),
+                                           config_.training.device == "cpu");
       }
       backend.sha256.clear();  // the hash is the wrapper's
-      transport = Plugin::load(backend);
-      const PluginOptions of_base(transport.table(), backend);
+      transport = plugin::Plugin::load(backend);
+      const comm::PluginOptions of_base(transport.table(), backend);
       view_.backend += " over " + probed(transport);
     }
     if ((transport.table().capabilities & DB_CAP_HOST_MEMORY) == 0) gpu(transport);
   }
 
-  std::string probed(const Plugin& plugin) {
+  std::string probed(const plugin::Plugin& plugin) {
     std::array<char, 1024> reason{};
     int32_t score = 0;
     const db_status status =
-        plugin.table().probe(&probe_host(), &score, reason.data(), reason.size() - 1);
+        plugin.table().probe(&plugin::probe_host(), &score, reason.data(), reason.size() - 1);
     if (status != DB_OK || score <= 0)
       note(fmt::format("backend '{}' ({}) cannot be used: {}", plugin.name(), plugin.path(),
                        reason[0] != '\0' ? reason.data() : "its probe gives no reason"));
@@ -136,7 +136,7 @@ class Detector {
   }
 
   // The transport moves only GPU memory, and each rank needs its own GPU.
-  void gpu(const Plugin& transport) {
+  void gpu(const plugin::Plugin& transport) {
     const std::string& device = config_.training.device;
     if (device == "cpu") {
       note(
@@ -154,26 +154,27 @@ class Detector {
     view_.gpu = visible[index % visible.size()];
   }
 
-  const ProcessInfo& process_;
-  const Config& config_;
+  const rendezvous::ProcessInfo& process_;
+  const config::Config& config_;
   RankView& view_;
 };
 
-void add_settings(const Config& config, RankView& view) {
+void add_settings(const config::Config& config, RankView& view) {
   for (const auto& [key, source] : config.sources) {
-    if (const SchemaKey* known = find_key(key))
-      view.settings[key] = {render(known->get(config)), source.text};
+    if (const config::SchemaKey* known = config::find_key(key))
+      view.settings[key] = {config::render(known->get(config)), source.text};
   }
   for (const auto& [plugin, options] : config.backend.options) {
-    for (const PluginOption& option : options)
-      view.settings[fmt::format("backend.{}.{}", plugin, option.key)] = {render(option.value),
-                                                                         option.source.text};
+    for (const config::PluginOption& option : options)
+      view.settings[fmt::format("backend.{}.{}", plugin, option.key)] = {
+          config::render(option.value), option.source.text};
   }
 }
 
 }  // namespace
 
-RankView detect(const ProcessInfo& process, const std::optional<Config>& config) {
+RankView detect(const rendezvous::ProcessInfo& process,
+                const std::optional<config::Config>& config) {
   RankView view;
   view.host = host_name();
   view.version = fmt::format("{} (plugin ABI {}.{})", COUPLER_VERSION, DB_ABI_MAJOR, DB_ABI_MINOR);

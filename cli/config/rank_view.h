@@ -26,10 +26,11 @@ struct RankView {
 
 // Loads and probes backend and base, reads their options, and checks folders. Records what is wrong
 // in problems. config: empty if it could not be loaded, which the caller reports.
-RankView detect(const ProcessInfo& process, const std::optional<Config>& config);
+RankView detect(const rendezvous::ProcessInfo& process,
+                const std::optional<config::Config>& config);
 
 // "train.toml:3:1: ": where a key was set; "" if it was not set.
-std::string source_of(const Config& config, const std::string& key);
+std::string source_of(const config::Config& config, const std::string& key);
 // An error's message and hint, in one line.
 std::string sentence(const Error& error);
 

@@ -28,7 +28,7 @@ std::string command_in(const std::string& reason) {
   return "";
 }
 
-std::string fix_of(const PluginReport& report) {
+std::string fix_of(const plugin::PluginReport& report) {
   if (std::string hint = hint_in(report.reason); !hint.empty()) return one_line(hint);
   if (std::string command = command_in(report.reason); !command.empty()) return command;
   if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) || report.reason.find("libmpi") != std::string::npos) {
@@ -44,7 +44,7 @@ std::string fix_of(const PluginReport& report) {
   return "ask the backend's author, or let Coupler choose another one: -o backend.use=auto";
 }
 
-Finding row(const PluginReport& report) {
+Finding row(const plugin::PluginReport& report) {
   const std::string name = report.version.empty() ? one_line(report.name)
                                                   : fmt::format("{} {}", one_line(report.name),
                                                                 one_line(report.version));
@@ -55,22 +55,22 @@ Finding row(const PluginReport& report) {
 }
 
 // What a job with this configuration would run over, determined as its launcher does.
-Finding planned(const Config& config) {
+Finding planned(const config::Config& config) {
   const std::string named = fmt::format("backend.use = \"{}\"", config.backend.use);
   try {
-    const TransportChoice plan =
-        choose_transport(config.backend, MpiLaunch::kPossible, config.training.device == "cpu");
+    const plugin::TransportChoice plan = plugin::choose_transport(
+        config.backend, plugin::MpiLaunch::kPossible, config.training.device == "cpu");
     if (plan.needs_mpi_launch && find_in_path("mpirun").empty() &&
         find_in_path("mpirun.openmpi").empty()) {
       return {Level::kError, fmt::format("{} needs mpirun, which is not in PATH", named),
               "coupler launch cannot start its processes",
               install_command("openmpi-bin") + ", or -o backend.use=auto", 3};
     }
-    BackendConfig backend = config.backend;
+    config::BackendConfig backend = config.backend;
     backend.use = plan.use;
-    const Plugin plugin = Plugin::load(backend);
+    const plugin::Plugin plugin = plugin::Plugin::load(backend);
     const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-    const PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
+    const comm::PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
     return {Level::kOk, fmt::format("{}: processes would use {}{}", named, plan.use,
                                     plan.transport == plan.use ? "" : " over " + plan.transport)};
   } catch (const Error& error) {
@@ -87,15 +87,15 @@ Finding planned(const Config& config) {
 
 }  // namespace
 
-Findings check_backends(const Config& config) {
+Findings check_backends(const config::Config& config) {
   Findings findings;
-  const std::vector<PluginReport> reports = list_plugins(config.backend);
+  const std::vector<plugin::PluginReport> reports = plugin::list_plugins(config.backend);
   std::transform(reports.begin(), reports.end(), std::back_inserter(findings), row);
   findings.push_back(planned(config));
   return findings;
 }
 
-Findings check_mpi(const Config&) {
+Findings check_mpi(const config::Config&) {
   const MpiInfo mpi = mpi_info({"mpirun.openmpi", "mpirun"});
   if (mpi.path.empty()) {
     return {{Level::kNote, "mpirun is not in PATH", "a backend over MPI cannot start its processes",

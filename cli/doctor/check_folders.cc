@@ -72,7 +72,7 @@ Finding look_at(const Folder& folder) {
 
 }  // namespace
 
-Findings check_folders(const Config& config) {
+Findings check_folders(const config::Config& config) {
   const char* const temporary = std::getenv("TMPDIR");
   const bool named = temporary != nullptr && *temporary != '\0';
   std::vector<Folder> folders = {{"TMPDIR", named ? temporary : "/tmp", false}};

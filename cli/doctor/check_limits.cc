@@ -44,7 +44,7 @@ bool has_infiniband() {
 
 }  // namespace
 
-Findings check_limits(const Config& config) {
+Findings check_limits(const config::Config& config) {
   Findings findings;
   const auto processes = static_cast<uint64_t>(config.launch.processes);
   const rlimit files = limit_of(RLIMIT_NOFILE);
@@ -102,7 +102,7 @@ constexpr uint64_t kOfProcess = 512 * kMebi;
 
 }  // namespace
 
-Findings check_memory(const Config& config) {
+Findings check_memory(const config::Config& config) {
   const uint64_t total = meminfo("MemTotal").value_or(0);
   const uint64_t available = meminfo("MemAvailable").value_or(0);
   const auto limit = cgroup_limits().memory;
@@ -143,7 +143,7 @@ Findings check_memory(const Config& config) {
   return findings;
 }
 
-Findings check_shared_memory(const Config&) {
+Findings check_shared_memory(const config::Config&) {
   constexpr uint64_t kEnough = 256 * kMebi, kLittle = 64 * kMebi;
   constexpr const char* kWhy = "Open MPI's processes exchange data through it";
   constexpr const char* kMount =

@@ -116,7 +116,7 @@ Firewall firewall() {
 
 }  // namespace
 
-Findings check_network(const Config& config) {
+Findings check_network(const config::Config& config) {
   const std::string& name = config.backend.interface;
   const std::string said =
       name.empty() ? "backend.interface is not set: loopback" : "backend.interface = " + name;

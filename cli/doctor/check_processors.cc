@@ -33,7 +33,7 @@ Finding ranks(int64_t processes, int cores) {
 }
 
 // OMP_NUM_THREADS applies only if launch.threads_per_process is 0.
-Findings threads(const Config& config, int cores) {
+Findings threads(const config::Config& config, int cores) {
   const char* const variable = std::getenv("OMP_NUM_THREADS");
   if (variable == nullptr || *variable == '\0' || config.launch.threads_per_process > 0) return {};
   const std::string_view text = variable;
@@ -64,7 +64,7 @@ Findings threads(const Config& config, int cores) {
 }
 
 // A container sees all processors, but is throttled once its share of CPU time is used up.
-Findings quota(const Config& config, int cores) {
+Findings quota(const config::Config& config, int cores) {
   const auto share = cgroup_limits().cpus;
   const auto bound = static_cast<int>(usable_cpus().size());
   if (!share || *share >= bound || std::getenv("OMP_NUM_THREADS") != nullptr ||
@@ -83,7 +83,7 @@ Findings quota(const Config& config, int cores) {
 
 }  // namespace
 
-Findings check_processors(const Config& config) {
+Findings check_processors(const config::Config& config) {
   const int cores = usable_cores();
   Findings findings = {ranks(config.launch.processes, cores)};
   for (Finding& finding : threads(config, cores)) findings.push_back(std::move(finding));

@@ -37,7 +37,7 @@ Finding missing(const std::string& where) {
 
 }  // namespace
 
-Findings check_torch(const Config&) {
+Findings check_torch(const config::Config&) {
   const TorchInfo torch = torch_info();
   const std::string library = torch.root + "/lib/libtorch_cpu.so";
   std::error_code unreadable;
@@ -95,7 +95,7 @@ std::string cuda_command(const TorchInfo& torch) {
   return "coupler setup-torch --cuda, and unset COUPLER_TORCH_ROOT";
 }
 
-Findings check_cuda_part(const GpuInfo& gpu, const Config& config) {
+Findings check_cuda_part(const GpuInfo& gpu, const config::Config& config) {
   const TorchInfo torch = torch_info();
   if (torch.root.empty()) return {};  // reported by check_torch()
   const std::string library = torch.root + "/lib/libtorch_cuda.so";
@@ -132,7 +132,7 @@ Findings check_cuda_part(const GpuInfo& gpu, const Config& config) {
 
 }  // namespace
 
-Findings check_gpus(const Config& config) {
+Findings check_gpus(const config::Config& config) {
   const GpuInfo gpu = gpu_info();
   const bool wanted = config.training.device.rfind("cuda", 0) == 0;
   const Level level = wanted ? Level::kError : Level::kWarning;

@@ -33,16 +33,16 @@ Finding finding_of(const Error& error, const std::string& why, const std::string
 // The command that installs a Debian package as this user; without apt-get, a sentence instead.
 std::string install_command(const std::string& packages);
 
-Findings check_torch(const Config& config);
-Findings check_backends(const Config& config);
-Findings check_mpi(const Config& config);
-Findings check_gpus(const Config& config);
-Findings check_network(const Config& config);
-Findings check_processors(const Config& config);  // enough for the ranks and their threads
-Findings check_memory(const Config& config);
-Findings check_shared_memory(const Config& config);
-Findings check_limits(const Config& config);
-Findings check_folders(const Config& config);
+Findings check_torch(const config::Config& config);
+Findings check_backends(const config::Config& config);
+Findings check_mpi(const config::Config& config);
+Findings check_gpus(const config::Config& config);
+Findings check_network(const config::Config& config);
+Findings check_processors(const config::Config& config);  // enough for the ranks and their threads
+Findings check_memory(const config::Config& config);
+Findings check_shared_memory(const config::Config& config);
+Findings check_limits(const config::Config& config);
+Findings check_folders(const config::Config& config);
 Findings check_clock(const std::string& root = "");
 Findings check_huge_pages(const std::string& root = "");
 Findings check_frequency(const std::string& root = "");

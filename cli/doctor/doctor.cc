@@ -86,7 +86,7 @@ constexpr std::chrono::seconds kDeadline(30);
 
 struct Check {
   const char* name;
-  Findings (*look)(const Config&);
+  Findings (*look)(const config::Config&);
 };
 
 constexpr std::array<Check, 14> kChecks = {
@@ -100,10 +100,10 @@ constexpr std::array<Check, 14> kChecks = {
      {"shared memory", check_shared_memory},
      {"limits", check_limits},
      {"folders", check_folders},
-     {"leftovers", [](const Config&) { return check_leftovers(); }},
-     {"clock", [](const Config&) { return check_clock(); }},
-     {"huge pages", [](const Config&) { return check_huge_pages(); }},
-     {"frequency", [](const Config&) { return check_frequency(); }}}};
+     {"leftovers", [](const config::Config&) { return check_leftovers(); }},
+     {"clock", [](const config::Config&) { return check_clock(); }},
+     {"huge pages", [](const config::Config&) { return check_huge_pages(); }},
+     {"frequency", [](const config::Config&) { return check_frequency(); }}}};
 
 struct Row {
   std::string check;
@@ -136,11 +136,11 @@ Finding lost(const ChildResult& answer) {
           "COUPLER_LOG=debug coupler doctor"};
 }
 
-std::vector<Row> examine(const ConfigRequest& request) {
+std::vector<Row> examine(const config::ConfigRequest& request) {
   std::vector<Row> rows;
-  Config config;
+  config::Config config;
   try {
-    config = load_config(request);
+    config = config::load_config(request);
     rows.push_back({"configuration",
                     {Level::kOk, config.file.empty() ? "no file; defaults, environment and -o"
                                                      : one_line(config.file)}});

@@ -58,16 +58,17 @@ std::string read_config_json(const std::string& path) {
 }
 
 // Assumes training in fp32. The checkpoint's own dtypes only count for `stored`, its bytes on disk.
-LoggedModel model_of_weights(const std::string& path, uint64_t& stored) {
+estimate::LoggedModel model_of_weights(const std::string& path, uint64_t& stored) {
   const bool folder = fs::is_directory(path) && (is_checkpoint(path) || holds_checkpoints(path));
-  const WeightSource source = open_weights(folder ? find_checkpoint(path) : path, {});
-  std::vector<LoggedParameter> parameters;
+  const weights::WeightSource source =
+      weights::open_weights(folder ? find_checkpoint(path) : path, {});
+  std::vector<estimate::LoggedParameter> parameters;
   stored = 0;
-  for (const WeightTensor& tensor : source.tensors) {
+  for (const weights::WeightTensor& tensor : source.tensors) {
     stored += tensor.bytes();
     const bool floating = safetensors::to_string(tensor.dtype).find('F') != std::string_view::npos;
     if (!floating) continue;  // buffers: positions, masks, counters
-    LoggedParameter parameter{.name = tensor.name, .dtype = DB_F32};
+    estimate::LoggedParameter parameter{.name = tensor.name, .dtype = DB_F32};
     for (const int64_t size : tensor.shape) parameter.sizes.push_back(static_cast<uint64_t>(size));
     parameters.push_back(std::move(parameter));
   }
@@ -75,7 +76,7 @@ LoggedModel model_of_weights(const std::string& path, uint64_t& stored) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' has no floating-point tensors", path), {.subject = path});
   }
-  return model_of_parameters(path, std::move(parameters));
+  return estimate::model_of_parameters(path, std::move(parameters));
 }
 
 struct Layer {
@@ -84,18 +85,18 @@ struct Layer {
 };
 
 // The largest of the repeated modules; without these, of all modules with parameters of their own.
-Layer largest_layer(const LoggedModel& model) {
-  const std::string pattern = repeated_modules(model);
+Layer largest_layer(const estimate::LoggedModel& model) {
+  const std::string pattern = estimate::repeated_modules(model);
   const std::string stem = pattern.empty() ? "" : pattern.substr(0, pattern.size() - 1);
   std::vector<Layer> layers(model.modules.size());
   for (size_t m = 0; m < layers.size(); ++m) layers[m].name = model.modules[m].name;
-  for (const LoggedParameter& p : model.parameters) {
+  for (const estimate::LoggedParameter& p : model.parameters) {
     size_t module = p.module;
     if (!pattern.empty() && p.name.rfind(stem, 0) == 0) {
       const std::string layer = p.name.substr(0, p.name.find('.', stem.size()));
       module = static_cast<size_t>(
           std::find_if(model.modules.begin(), model.modules.end(),
-                       [&](const LoggedModule& known) { return known.name == layer; }) -
+                       [&](const estimate::LoggedModule& known) { return known.name == layer; }) -
           model.modules.begin());
     }
     if (pattern.empty() || p.name.rfind(stem, 0) == 0) layers.at(module).elements += p.numel();
@@ -106,29 +107,30 @@ Layer largest_layer(const LoggedModel& model) {
 
 // What to print for a checkpoint or a config.json. Throws Error naming the file and what is wrong.
 std::string estimate_model(const Arguments& arguments, const EstimateRequest& request,
-                           const Config& config, uint64_t limit) {
+                           const config::Config& config, uint64_t limit) {
   const std::string path = arguments.place(0);
   const bool is_config =
       fs::path(path).extension() == ".json" && path.find(".index.json") == std::string::npos;
   uint64_t stored = 0;
-  StepLog log{.mixed_precision = "no", .models = {}, .optimizer = "AdamW", .optimizer_factor = 2};
-  log.models.push_back(is_config ? transformer_of(read_config_json(path), path)
+  estimate::StepLog log{
+      .mixed_precision = "no", .models = {}, .optimizer = "AdamW", .optimizer_factor = 2};
+  log.models.push_back(is_config ? estimate::transformer_of(read_config_json(path), path)
                                  : model_of_weights(path, stored));
-  const LoggedModel& model = log.models[0];
+  const estimate::LoggedModel& model = log.models[0];
   uint64_t elements = 0;
-  for (const LoggedParameter& p : model.parameters) elements += p.numel();
+  for (const estimate::LoggedParameter& p : model.parameters) elements += p.numel();
   const Layer largest = largest_layer(model);
   const int world_size =
       static_cast<int>(request.world_size > 0 ? request.world_size : config.launch.processes);
   std::vector<EstimateRow> rows;
-  for (const Setting& setting : known_settings(config.backend, request.disk)) {
+  for (const estimate::Setting& setting : estimate::known_settings(config.backend, request.disk)) {
     rows.push_back({.setting = setting.name,
                     .precision = "no",
                     .checkpointing = {},
                     .world_size = world_size,
                     .activations_counted = false,
-                    .memory = estimate_memory(log, apply(setting, config.backend), world_size,
-                                              config.communication)});
+                    .memory = estimate::estimate_memory(log, apply(setting, config.backend),
+                                                        world_size, config.communication)});
   }
   struct Type {
     const char* name;
@@ -160,15 +162,16 @@ std::string estimate_model(const Arguments& arguments, const EstimateRequest& re
          estimate_text(rows, limit);
 }
 
-std::vector<EstimateRow> rows_of_program(const EstimateRequest& request, const Config& config,
-                                         bool all) {
+std::vector<EstimateRow> rows_of_program(const EstimateRequest& request,
+                                         const config::Config& config, bool all) {
   ProgramEstimates estimates(request, config);
   if (!all) return {estimates.configured()};
   std::vector<EstimateRow> rows;
   for (const char* precision : {"no", "bf16"}) {
     for (const bool checkpointing : {false, true}) {
       if (checkpointing && estimates.pattern().empty()) continue;
-      for (const Setting& setting : known_settings(config.backend, request.disk)) {
+      for (const estimate::Setting& setting :
+           estimate::known_settings(config.backend, request.disk)) {
         rows.push_back(estimates.of(setting, precision, checkpointing));
       }
     }
@@ -178,8 +181,8 @@ std::vector<EstimateRow> rows_of_program(const EstimateRequest& request, const C
 
 int run_estimate(const Arguments& arguments) {
   const EstimateRequest request = read_estimate_request(arguments);
-  const Config config = load_config(request.config);
-  const uint64_t limit = request.limit != 0 ? request.limit : memory_limit_of(config);
+  const config::Config config = config::load_config(request.config);
+  const uint64_t limit = request.limit != 0 ? request.limit : estimate::memory_limit_of(config);
   std::string text;
   if (!arguments.places.empty()) {
     text = estimate_model(arguments, request, config, limit);
@@ -194,12 +197,12 @@ int run_estimate(const Arguments& arguments) {
 
 // coupler config recommend
 
-std::string toml_value(const OptionValue& value) {
+std::string toml_value(const config::OptionValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return fmt::format("\"{}\"", *text);
   return std::visit([](const auto& other) { return fmt::format("{}", other); }, value);
 }
 
-std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t limit) {
+std::string toml_of(const estimate::Setting& setting, const EstimateRow& row, uint64_t limit) {
   std::string text =
       fmt::format("# {}: an estimated {} of {} per rank\n[backend]\nuse = \"{}\"\n", setting.name,
                   format_byte_size(row.memory.peak), format_byte_size(limit), setting.use);
@@ -218,16 +221,17 @@ std::string toml_of(const Setting& setting, const EstimateRow& row, uint64_t lim
 
 int run_recommend(const Arguments& arguments) {
   const EstimateRequest request = read_estimate_request(arguments);
-  const Config config = load_config(request.config);
+  const config::Config config = config::load_config(request.config);
   ProgramEstimates estimates(request, config);
   const std::string& precision = config.training.mixed_precision;
-  const std::vector<Setting> settings = known_settings(config.backend, request.disk);
+  const std::vector<estimate::Setting> settings =
+      estimate::known_settings(config.backend, request.disk);
   uint64_t least = UINT64_MAX;
   std::string least_name;
   for (const bool disk : {false, true}) {
     for (const bool checkpointing : {false, true}) {
       if (checkpointing && estimates.pattern().empty()) continue;
-      for (const Setting& setting : settings) {
+      for (const estimate::Setting& setting : settings) {
         if (setting.needs_disk != disk) continue;
         const EstimateRow row = estimates.of(setting, precision, checkpointing);
         if (row.memory.peak <= request.limit) {

@@ -47,7 +47,7 @@ std::string read_whole(const UniqueFd& file) {
   }
 }
 
-std::vector<std::string> environment(const ConfigRequest& config,
+std::vector<std::string> environment(const config::ConfigRequest& config,
                                      const std::vector<std::string>& more, int log) {
   std::vector<std::string> result;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -73,8 +73,9 @@ std::vector<std::string> environment(const ConfigRequest& config,
 // Runs the program as one process. config: the file and overrides of the command line; more:
 // overrides that follow them. If the program fails, its output goes to standard error. Throws Error
 // naming what it failed to do.
-StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& config,
-                const std::vector<std::string>& more) {
+estimate::StepLog run_dry(const std::vector<std::string>& program,
+                          const config::ConfigRequest& config,
+                          const std::vector<std::string>& more) {
   const UniqueFd log = memory_file("coupler-estimate"), output = memory_file("coupler-output");
   const char* path = std::getenv("PATH");
   ChildCommand command;
@@ -94,7 +95,7 @@ StepLog run_dry(const std::vector<std::string>& program, const ConfigRequest& co
   }
   const int status = child.reap();
   const std::string text = read_whole(log);
-  if (!text.empty()) return read_step_log(text);
+  if (!text.empty()) return estimate::read_step_log(text);
   const std::string said = read_whole(output);
   std::fwrite(said.data(), 1, said.size(), stderr);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -114,11 +115,11 @@ std::string joined(const std::vector<std::string>& patterns) {
   return fmt::format("{}", fmt::join(patterns, ":"));
 }
 
-std::string setting_name(const BackendConfig& backend) {
+std::string setting_name(const config::BackendConfig& backend) {
   const auto found = backend.options.find(backend.use);
   std::string text = backend.use == "auto" ? "replicate" : backend.use;
   if (found == backend.options.end()) return text;
-  for (const PluginOption& option : found->second) {
+  for (const config::PluginOption& option : found->second) {
     if (option.key != "stage" && option.key != "strategy" && option.key.rfind("offload", 0) != 0) {
       continue;
     }
@@ -131,13 +132,14 @@ std::string setting_name(const BackendConfig& backend) {
 
 }  // namespace
 
-ProgramEstimates::ProgramEstimates(const EstimateRequest& request, const Config& config)
+ProgramEstimates::ProgramEstimates(const EstimateRequest& request, const config::Config& config)
     : request_(request),
       config_(config),
       world_size_(static_cast<int>(request.world_size > 0 ? request.world_size
                                                           : config.launch.processes)) {}
 
-const StepLog& ProgramEstimates::log(const std::string& precision, const std::string& pattern) {
+const estimate::StepLog& ProgramEstimates::log(const std::string& precision,
+                                               const std::string& pattern) {
   const auto key = std::make_pair(precision, pattern);
   const auto known = logs_.find(key);
   if (known != logs_.end()) return known->second;
@@ -154,27 +156,28 @@ EstimateRow ProgramEstimates::configured() {
           .precision = precision,
           .checkpointing = pattern,
           .world_size = world_size_,
-          .memory = estimate_memory(log(precision, pattern), config_.backend, world_size_,
-                                    config_.communication, config_.memory)};
+          .memory = estimate::estimate_memory(log(precision, pattern), config_.backend, world_size_,
+                                              config_.communication, config_.memory)};
 }
 
 std::string ProgramEstimates::pattern() {
   if (!config_.memory.activation_checkpointing.empty()) {
     return joined(config_.memory.activation_checkpointing);
   }
-  const StepLog& plain = log(config_.training.mixed_precision, "");
-  return plain.models.size() == 1 ? repeated_modules(plain.models[0]) : "";
+  const estimate::StepLog& plain = log(config_.training.mixed_precision, "");
+  return plain.models.size() == 1 ? estimate::repeated_modules(plain.models[0]) : "";
 }
 
-EstimateRow ProgramEstimates::of(const Setting& setting, const std::string& precision,
+EstimateRow ProgramEstimates::of(const estimate::Setting& setting, const std::string& precision,
                                  bool checkpointing) {
   const std::string patterns = checkpointing ? pattern() : "";
-  return {.setting = setting.name,
-          .precision = precision,
-          .checkpointing = patterns,
-          .world_size = world_size_,
-          .memory = estimate_memory(log(precision, patterns), apply(setting, config_.backend),
-                                    world_size_, config_.communication)};
+  return {
+      .setting = setting.name,
+      .precision = precision,
+      .checkpointing = patterns,
+      .world_size = world_size_,
+      .memory = estimate::estimate_memory(log(precision, patterns), apply(setting, config_.backend),
+                                          world_size_, config_.communication)};
 }
 
 }  // namespace coupler::cli

@@ -17,7 +17,7 @@ namespace coupler::cli {
 
 // What `coupler estimate` and `coupler config recommend` are asked.
 struct EstimateRequest {
-  ConfigRequest config;
+  config::ConfigRequest config;
   int64_t world_size = 0;            // 0: launch.processes
   uint64_t limit = 0;                // bytes; 0: none given
   std::vector<std::string> program;  // after --
@@ -27,23 +27,24 @@ struct EstimateRequest {
 class ProgramEstimates {
  public:
   // Borrows request and config.
-  ProgramEstimates(const EstimateRequest& request, const Config& config);
+  ProgramEstimates(const EstimateRequest& request, const config::Config& config);
 
   int world_size() const { return world_size_; }
   // With the configured backend, checkpointing patterns and precision.
   EstimateRow configured();
   // precision: "no" or "bf16". checkpointing: of the modules that pattern() names.
-  EstimateRow of(const Setting& setting, const std::string& precision, bool checkpointing);
+  EstimateRow of(const estimate::Setting& setting, const std::string& precision,
+                 bool checkpointing);
   // The configured checkpointing patterns, else the repeated modules of the model; "" for none.
   std::string pattern();
 
  private:
-  const StepLog& log(const std::string& precision, const std::string& pattern);
+  const estimate::StepLog& log(const std::string& precision, const std::string& pattern);
 
   const EstimateRequest& request_;
-  const Config& config_;
+  const config::Config& config_;
   const int world_size_;
-  std::map<std::pair<std::string, std::string>, StepLog> logs_;
+  std::map<std::pair<std::string, std::string>, estimate::StepLog> logs_;
 };
 
 }  // namespace coupler::cli

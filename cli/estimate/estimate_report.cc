@@ -11,19 +11,19 @@ namespace coupler::cli {
 namespace {
 
 struct PartName {
-  MemoryCategory part;
+  estimate::MemoryCategory part;
   const char* key;      // in JSON
   const char* heading;  // in a table
   const char* text;     // in a list
 };
 constexpr PartName kNames[] = {
-    {MemoryCategory::kParameters, "parameters", "params", "parameters"},
-    {MemoryCategory::kMaster, "master_weights", "master", "master weights"},
-    {MemoryCategory::kGradients, "gradients", "grads", "gradients"},
-    {MemoryCategory::kOptimizer, "optimizer", "optimizer", "optimizer state"},
-    {MemoryCategory::kUnits, "gathered_units", "gathered", "gathered units"},
-    {MemoryCategory::kActivations, "activations", "activations", "activations"},
-    {MemoryCategory::kBuffers, "buffers", "buffers", "communication and disk buffers"},
+    {estimate::MemoryCategory::kParameters, "parameters", "params", "parameters"},
+    {estimate::MemoryCategory::kMaster, "master_weights", "master", "master weights"},
+    {estimate::MemoryCategory::kGradients, "gradients", "grads", "gradients"},
+    {estimate::MemoryCategory::kOptimizer, "optimizer", "optimizer", "optimizer state"},
+    {estimate::MemoryCategory::kUnits, "gathered_units", "gathered", "gathered units"},
+    {estimate::MemoryCategory::kActivations, "activations", "activations", "activations"},
+    {estimate::MemoryCategory::kBuffers, "buffers", "buffers", "communication and disk buffers"},
 };
 
 std::string size_text(uint64_t bytes) { return bytes == 0 ? "-" : format_byte_size(bytes); }
@@ -33,7 +33,7 @@ std::string fits_limit(const EstimateRow& row, uint64_t limit) {
 }
 
 std::string one(const EstimateRow& row, uint64_t limit) {
-  const MemoryEstimate& memory = row.memory;
+  const estimate::MemoryEstimate& memory = row.memory;
   std::string text = fmt::format(
       "{}, mixed precision {}{}, {} process{}: {} per rank at its peak, in {}\n\n", row.setting,
       row.precision,
@@ -97,7 +97,7 @@ nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limi
   json result = {{"estimates", json::array()}};
   if (limit > 0) result["limit"] = limit;
   for (const EstimateRow& row : rows) {
-    const MemoryEstimate& memory = row.memory;
+    const estimate::MemoryEstimate& memory = row.memory;
     json entry = {{"setting", row.setting},
                   {"mixed_precision", row.precision},
                   {"activation_checkpointing", row.checkpointing},

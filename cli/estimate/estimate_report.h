@@ -18,7 +18,7 @@ struct EstimateRow {
   int world_size = 1;
   bool training = true;
   bool activations_counted = true;
-  MemoryEstimate memory;
+  estimate::MemoryEstimate memory;
 };
 
 // limit: in bytes; 0 for none.

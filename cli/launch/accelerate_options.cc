@@ -157,7 +157,8 @@ void check_unlike(const char* word, const std::string& key, const std::string& v
 
 }  // namespace
 
-std::vector<std::string> backend_overrides(const BackendFlags& words, const Config& config) {
+std::vector<std::string> backend_overrides(const BackendFlags& words,
+                                           const config::Config& config) {
   if (words.use_fsdp && words.use_deepspeed) {
     fail_usage("--use_fsdp and --use_deepspeed cannot be combined", "--use_deepspeed",
                "omit one of them");
@@ -181,7 +182,7 @@ std::vector<std::string> backend_overrides(const BackendFlags& words, const Conf
   // The transport: the wrapper's base if there is a wrapper, else the backend itself.
   const bool wraps = use == "fsdp" || use == "deepspeed_like";
   const std::string key = wraps ? fmt::format("backend.{}.base", use) : "backend.use";
-  const std::string transport = wraps ? wrapper_base(config.backend, use) : use;
+  const std::string transport = wraps ? config::wrapper_base(config.backend, use) : use;
   if (words.multi_gpu) {
     check_unlike("--multi_gpu", key, transport, "nccl");
     overrides.push_back(text_override(key, "nccl"));

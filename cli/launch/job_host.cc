@@ -10,16 +10,16 @@
 
 namespace coupler::cli {
 
-JobHostOptions job_host_options(const Config& config, int processes) {
+JobHostOptions job_host_options(const config::Config& config, int processes) {
   return {.processes = processes,
           .tls = config.launch.tls,
           .peer_timeout = config.backend.peer_timeout};
 }
 
 JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  StoreServerOptions server;
+  store::StoreServerOptions server;
   server.on_set = [this](const std::string& key, const std::string& value) { on_set(key, value); };
-  server.on_lost = [this](const PeerLoss& loss) { on_lost(loss); };
+  server.on_lost = [this](const store::PeerLoss& loss) { on_lost(loss); };
   server.peer_timeout = std::chrono::ceil<std::chrono::milliseconds>(options.peer_timeout);
   server.tls = options.tls;
   server.members = static_cast<size_t>(options.processes);
@@ -28,7 +28,7 @@ JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC
   server_.emplace(address_.secret, server);
   address_.host = server_->host();
   address_.port = server_->port();
-  memory_file_ = make_job_memory_file(address_);
+  memory_file_ = rendezvous::make_job_memory_file(address_);
   job_file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), memory_file_.get());
 }
 
@@ -53,8 +53,9 @@ void JobHost::on_set(const std::string& key, const std::string& value) {
   }
 }
 
-void JobHost::on_lost(const PeerLoss& loss) {
-  if (loss.reason != PeerLoss::Reason::kStopped && loss.reason != PeerLoss::Reason::kUnreachable) {
+void JobHost::on_lost(const store::PeerLoss& loss) {
+  if (loss.reason != store::PeerLoss::Reason::kStopped &&
+      loss.reason != store::PeerLoss::Reason::kUnreachable) {
     return;
   }
   {
@@ -114,8 +115,8 @@ JobEvents JobHost::take_events() {
 
 void JobHost::tell_shims(ShimOrder order) {
   if (!client_) {
-    client_ = std::make_unique<StoreClient>(address_.host, address_.port, address_.secret,
-                                            std::chrono::seconds(2), address_.tls);
+    client_ = std::make_unique<store::StoreClient>(address_.host, address_.port, address_.secret,
+                                                   std::chrono::seconds(2), address_.tls);
   }
   client_->set(order_key(orders_sent_++), encode(order));
 }

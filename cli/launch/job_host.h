@@ -23,18 +23,18 @@ namespace coupler::cli {
 
 struct JobHostOptions {
   int processes = 1;
-  std::string host = StoreServerOptions::kUnnamed;  // where the store listens
-  std::optional<Bytes32> secret{};                  // empty: generates one
+  std::string host = store::StoreServerOptions::kUnnamed;  // where the store listens
+  std::optional<Bytes32> secret{};                         // empty: generates one
   bool tls = false;
   std::chrono::nanoseconds peer_timeout{};  // backend.peer_timeout
 };
-JobHostOptions job_host_options(const Config& config, int processes);
+JobHostOptions job_host_options(const config::Config& config, int processes);
 
 // What arrived since the last call.
 struct JobEvents {
   std::vector<RankExit> reports;  // by shims
   // Ranks that are stopped or unreachable. Ranks that end are the caller's children or in reports.
-  std::vector<PeerLoss> losses;
+  std::vector<store::PeerLoss> losses;
 };
 
 class JobHost {
@@ -64,7 +64,7 @@ class JobHost {
 
  private:
   void on_set(const std::string& key, const std::string& value);  // on the server's thread
-  void on_lost(const PeerLoss& loss);                             // on the server's thread
+  void on_lost(const store::PeerLoss& loss);                      // on the server's thread
   void wake() const;
   void await_end(int rank, long pid);
 
@@ -75,13 +75,13 @@ class JobHost {
   std::vector<RankExit> reports_;  // guarded by mutex_
   // Reported by shims: rank, "process machine". Guarded by mutex_.
   std::vector<std::pair<int, std::string>> starts_;
-  std::vector<PeerLoss> losses_;           // guarded by mutex_
+  std::vector<store::PeerLoss> losses_;    // guarded by mutex_
   std::map<int, std::string> activities_;  // guarded by mutex_
-  std::optional<StoreServer> server_;
-  JobAddress address_;
+  std::optional<store::StoreServer> server_;
+  rendezvous::JobAddress address_;
   UniqueFd memory_file_;
   std::string job_file_;
-  std::unique_ptr<StoreClient> client_;  // of our own server, created for the first order
+  std::unique_ptr<store::StoreClient> client_;  // of our own server, created for the first order
   int orders_sent_ = 0;
 };
 

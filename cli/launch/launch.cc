@@ -97,13 +97,14 @@ std::string describe_environment(const LaunchPlan& plan, const LaunchDescription
 
 // Chooses the backend once, here, so that all ranks agree and because the choice of mpirun depends
 // on it. Returns whether Open MPI's mpirun must start the processes.
-bool plan_backend(LaunchPlan& plan, MpiLaunch mpi) {
+bool plan_backend(LaunchPlan& plan, plugin::MpiLaunch mpi) {
   if (plan.processes == 1 && !plan.multi_gpu) {
     return false;  // one process needs no backend
   }
-  TransportChoice transport;
+  plugin::TransportChoice transport;
   try {
-    transport = choose_transport(plan.config.backend, mpi, plan.config.training.device == "cpu");
+    transport =
+        plugin::choose_transport(plan.config.backend, mpi, plan.config.training.device == "cpu");
   } catch (const Error& error) {
     if (!plan.multi_gpu || error.code() != ErrorCode::kPlugin) {
       throw;
@@ -188,7 +189,8 @@ int start_with_shims(LaunchPlan& plan, const Mpirun& mpirun) {
 int start_via_mpirun(LaunchPlan& plan) {
   const Mpirun mpirun = find_mpirun(plan);
   const bool open_mpi = mpirun.kind == Mpirun::Kind::kOpenMpi;
-  if (plan_backend(plan, open_mpi ? MpiLaunch::kPossible : MpiLaunch::kTooLate) && !open_mpi) {
+  if (plan_backend(plan, open_mpi ? plugin::MpiLaunch::kPossible : plugin::MpiLaunch::kTooLate) &&
+      !open_mpi) {
     refuse_mpi(plan, mpirun.path);
   }
   return open_mpi && plan.processes > 1 &&
@@ -199,8 +201,8 @@ int start_via_mpirun(LaunchPlan& plan) {
 }
 
 int start_local(LaunchPlan& plan) {
-  const bool needs_mpirun =
-      plan_backend(plan, plan.machines == 1 ? MpiLaunch::kPossible : MpiLaunch::kTooLate);
+  const bool needs_mpirun = plan_backend(
+      plan, plan.machines == 1 ? plugin::MpiLaunch::kPossible : plugin::MpiLaunch::kTooLate);
   if (needs_mpirun && plan.machines > 1) {
     refuse_mpi(plan, "a `coupler launch` on each machine");
   }
@@ -224,12 +226,12 @@ int run_launch(const Arguments& arguments) {
         write_all(1, sbatch_script(plan));
         return 0;
       }
-      if (plan_backend(plan, MpiLaunch::kTooLate)) {
+      if (plan_backend(plan, plugin::MpiLaunch::kTooLate)) {
         refuse_mpi(plan, "srun");
       }
       return start_foreign(plan, srun_command);
     case Via::kTorchrun:
-      if (plan_backend(plan, MpiLaunch::kTooLate)) {
+      if (plan_backend(plan, plugin::MpiLaunch::kTooLate)) {
         refuse_mpi(plan, "torchrun");
       }
       // torchrun restarts its workers itself.

@@ -59,7 +59,7 @@ class LocalJob {
                          .last_lines = loop_.last_lines(ended.child),
                          .when = now});
       }
-      const auto losses = host_ ? host_->take_events().losses : std::vector<PeerLoss>();
+      const auto losses = host_ ? host_->take_events().losses : std::vector<store::PeerLoss>();
       if (!schedule_.ordered_to_stop()) {
         write_all(2, outcome_.record_losses(losses));
       }

@@ -38,7 +38,7 @@ struct LaunchOptions {
   bool prefix = false;
   bool print = false, print_env = false, dry_run = false;
   BackendFlags backend;
-  ConfigRequest request;             // --config, -o, and the keys that other options stand for
+  config::ConfigRequest request;     // --config, -o, and the keys that other options stand for
   std::vector<std::string> program;  // and its arguments
 };
 
@@ -57,7 +57,7 @@ Command launch_command();  // in launch.cc
 
 // Call after reading the configuration: the overrides that --cpu, --use-fsdp and the like stand
 // for. Throws Error(kUsage) if they contradict the configuration or each other.
-std::vector<std::string> backend_overrides(const BackendFlags& words, const Config& config);
+std::vector<std::string> backend_overrides(const BackendFlags& words, const config::Config& config);
 
 inline constexpr int kMaxProcesses = 4096;  // that one launcher starts
 

@@ -48,7 +48,7 @@ void check_flags_fit(const LaunchOptions& options) {
 }
 
 // Slurm's allocation sets the number of processes unless launch.processes is set explicitly.
-std::optional<int> slurm_tasks(const LaunchOptions& options, const Config& config) {
+std::optional<int> slurm_tasks(const LaunchOptions& options, const config::Config& config) {
   const char* tasks = std::getenv("SLURM_NTASKS");
   if (options.via != Via::kSlurm || options.print || tasks == nullptr ||
       config.sources.count("launch.processes") != 0) {
@@ -57,7 +57,7 @@ std::optional<int> slurm_tasks(const LaunchOptions& options, const Config& confi
   return parse_number(tasks, 1, kMaxProcesses, "SLURM_NTASKS", "number of tasks");
 }
 
-int count_processes(const LaunchOptions& options, const Config& config, int machines) {
+int count_processes(const LaunchOptions& options, const config::Config& config, int machines) {
   if (options.processes && options.per_machine &&
       *options.processes != *options.per_machine * machines) {
     fail_usage(fmt::format("-n {} and --per-machine {} contradict each other on {} machines: -n is "
@@ -116,12 +116,12 @@ void check_not_a_rank(const LaunchOptions& options) {
   if (options.machines || options.print || options.via == Via::kKubernetes) {
     return;
   }
-  const ProcessInfo outer = detect_process();
-  const bool is_task = outer.launcher == LauncherKind::kSlurm ||
-                       outer.launcher == LauncherKind::kOpenMpi ||
-                       outer.launcher == LauncherKind::kMpich;
+  const rendezvous::ProcessInfo outer = rendezvous::detect_process();
+  const bool is_task = outer.launcher == rendezvous::LauncherKind::kSlurm ||
+                       outer.launcher == rendezvous::LauncherKind::kOpenMpi ||
+                       outer.launcher == rendezvous::LauncherKind::kMpich;
   if (is_task && outer.world_size > 1) {
-    const char* name = launcher_name(outer.launcher);
+    const char* name = rendezvous::launcher_name(outer.launcher);
     fail_usage(fmt::format("`coupler launch` was itself started {} times by {}: each would start "
                            "its own job",
                            outer.world_size, name),
@@ -163,14 +163,14 @@ void check_network(const LaunchPlan& plan) {
   }
 }
 
-Config read_config(LaunchOptions& options) {
-  Config config = load_config(options.request);
+config::Config read_config(LaunchOptions& options) {
+  config::Config config = config::load_config(options.request);
   const auto words = backend_overrides(options.backend, config);
   if (words.empty()) {
     return config;
   }
   options.request.overrides.insert(options.request.overrides.end(), words.begin(), words.end());
-  return load_config(options.request);
+  return config::load_config(options.request);
 }
 
 }  // namespace

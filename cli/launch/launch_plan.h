@@ -36,7 +36,7 @@ struct LaunchPlan {
   std::string path;                    // what is executed
   std::vector<std::string> arguments;  // the program's, including argv[0]
   std::vector<std::string> overrides;  // -o key=value, passed on to the ranks
-  Config config;
+  config::Config config;
 
   int per_machine() const { return processes / machines; }
   int first_rank() const { return machine_rank * per_machine(); }  // of this machine

@@ -239,14 +239,14 @@ void look_at_job_file(Leftovers& found, const fs::path& path, Then then) {
   }
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto job = parse_job_file(text);
+  const auto job = rendezvous::parse_job_file(text);
   ProcessIdentity host;
   std::istringstream(last_line(text)) >> host.pid >> host.started;
   if (!job || host.started.empty()) {
     const auto draft = path.extension().string();
     host = draft.size() < 2 ? own_identity() : identity_of(std::atol(draft.c_str() + 1));
   }
-  if (!is_running(host) && !(job && is_local(job->host) && has_listener(job->host))) {
+  if (!is_running(host) && !(job && store::is_local(job->host) && has_listener(job->host))) {
     add_leftover(found, path, fmt::format("the job file of a store of process {}", host.pid), then);
   }
 }

@@ -80,8 +80,8 @@ Mpirun find_open_mpi(const std::string& backend) {
 
 Mpirun find_mpirun(const LaunchPlan& plan) {
   std::vector<const char*> names = {"mpirun", "mpirun.openmpi", "mpirun.mpich", "mpiexec"};
-  const BackendConfig& backend = plan.config.backend;
-  if (try_plugin(backend.use, backend).can(DB_CAP_NEEDS_MPI_LAUNCH)) {
+  const config::BackendConfig& backend = plan.config.backend;
+  if (plugin::try_plugin(backend.use, backend).can(DB_CAP_NEEDS_MPI_LAUNCH)) {
     names.insert(names.begin(), "mpirun.openmpi");
   }
   for (const char* name : names) {

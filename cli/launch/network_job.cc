@@ -20,7 +20,7 @@ namespace {
 constexpr auto kLookUpTime = std::chrono::seconds(10);
 
 Bytes32 secret_of(const NetworkJob& job) {
-  return read_secret_file(job.secret_file, "launch " + job.nonce);
+  return rendezvous::read_secret_file(job.secret_file, "launch " + job.nonce);
 }
 
 // The local address from which packets to that host leave. Sends nothing.
@@ -82,7 +82,7 @@ std::string encode(const NetworkJob& job) {
                      job.address.tls ? "tls" : "plain", job.nonce, job.secret_file);
 }
 
-JobAddress read_network_job(const std::string& text) {
+rendezvous::JobAddress read_network_job(const std::string& text) {
   NetworkJob job;
   std::string tls;
   std::istringstream words(text);

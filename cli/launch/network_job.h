@@ -19,16 +19,16 @@ inline constexpr const char* kShimStore = "COUPLER_SHIM_STORE";
 bool can_have_network_store(const LaunchPlan& plan);
 
 struct NetworkJob {
-  std::string nonce;        // of this start
-  std::string secret_file;  // absolute
-  JobAddress address;       // the port is set later
+  std::string nonce;               // of this start
+  std::string secret_file;         // absolute
+  rendezvous::JobAddress address;  // the port is set later
 };
 // Throws Error(kConfig) naming the interface, the machine or the secret file that is wrong.
 NetworkJob make_network_job(const LaunchPlan& plan);
 
 std::string encode(const NetworkJob& job);
 // For a shim. Throws Error(kConfig) for a bad secret file, which it names, or a malformed string.
-JobAddress read_network_job(const std::string& text);
+rendezvous::JobAddress read_network_job(const std::string& text);
 
 // What a launcher checks about this machine's network before it starts anything: the interface that
 // the ranks use, and the address and port that the other machines connect to. Plain functions; no

@@ -63,7 +63,7 @@ std::string exit_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
 
 std::optional<int> rank_of_start_key(const std::string& key) { return rank_of(kStartPrefix, key); }
 std::optional<int> rank_of_activity_key(const std::string& key) {
-  return rank_of(kActivityPrefix, key);
+  return rank_of(store::kActivityPrefix, key);
 }
 std::optional<int> rank_of_exit_key(const std::string& key) { return rank_of(kEndPrefix, key); }
 
@@ -105,7 +105,7 @@ void JobOutcome::record_order(const std::vector<int>& ranks) {
   order_.insert(order_.end(), ranks.begin(), ranks.end());
 }
 
-std::string JobOutcome::record_losses(const std::vector<PeerLoss>& losses) {
+std::string JobOutcome::record_losses(const std::vector<store::PeerLoss>& losses) {
   std::string text;
   for (const auto& loss : losses) {
     text += record_loss(loss);
@@ -113,7 +113,7 @@ std::string JobOutcome::record_losses(const std::vector<PeerLoss>& losses) {
   return text;
 }
 
-std::string JobOutcome::record_loss(const PeerLoss& loss) {
+std::string JobOutcome::record_loss(const store::PeerLoss& loss) {
   record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
   return fmt::format("coupler: {}; the job ends (backend.peer_timeout sets how long it waits)\n",
                      loss.text);

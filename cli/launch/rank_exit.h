@@ -54,7 +54,7 @@ class JobOutcome {
   // The order in which ranks ended, if known: ends may be recorded in another order.
   void record_order(const std::vector<int>& ranks);
   // Returns what to print about them immediately; report() does not repeat it.
-  std::string record_losses(const std::vector<PeerLoss>& losses);
+  std::string record_losses(const std::vector<store::PeerLoss>& losses);
   // When the first rank failed, if any did; and when the first rank failed by itself, not because
   // it lost a peer.
   std::optional<Deadline> first_failure() const;
@@ -75,7 +75,7 @@ class JobOutcome {
   std::string report(const std::map<int, std::string>& activities = {}) const;
 
  private:
-  std::string record_loss(const PeerLoss& loss);
+  std::string record_loss(const store::PeerLoss& loss);
 
   std::vector<RankExit> ends_;  // in the order of their arrival
   std::vector<int> order_;      // ranks, in the order in which they ended

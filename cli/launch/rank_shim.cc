@@ -49,7 +49,7 @@ constexpr auto kStoreTime = 20s;
 // would tear the job down first.
 constexpr auto kDecisionTime = 5s;
 
-std::vector<std::string> program_environment(const ProcessInfo& process) {
+std::vector<std::string> program_environment(const rendezvous::ProcessInfo& process) {
   std::vector<std::string> environment;
   const auto of_mpirun =
       std::getenv(kShimTopologyParts) == nullptr ? "" : fmt::format("{}=", kTopologyParts);
@@ -88,7 +88,7 @@ std::vector<int> cpus_of_rank(const std::string& lists, int local_rank) {
 // Receives the launcher's orders and notices its end, on a thread that ends with the process.
 class Orders {
  public:
-  explicit Orders(StoreClient& store) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  explicit Orders(store::StoreClient& store) : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     std::thread([this, &store] {
       try {
         for (int number = 0;;) {
@@ -134,7 +134,8 @@ class Orders {
 
 class Shim {
  public:
-  Shim(ChildLoop& loop, StoreClient& store, int rank) : loop_(loop), orders_(store), rank_(rank) {}
+  Shim(ChildLoop& loop, store::StoreClient& store, int rank)
+      : loop_(loop), orders_(store), rank_(rank) {}
 
   // Waits until the program has ended.
   RankExit await_program() {
@@ -203,12 +204,14 @@ struct JobPlace {
   const char* place;
 };
 
-[[noreturn]] void run_rank(ChildLoop& loop, const ProcessInfo& process, const JobPlace& of_job,
-                           const std::vector<std::string>& words) {
+[[noreturn]] void run_rank(ChildLoop& loop, const rendezvous::ProcessInfo& process,
+                           const JobPlace& of_job, const std::vector<std::string>& words) {
   const auto [job_file, place] = of_job;
-  const JobAddress job = place == nullptr ? read_job_file(job_file) : read_network_job(place);
+  const rendezvous::JobAddress job =
+      place == nullptr ? rendezvous::read_job_file(job_file) : read_network_job(place);
   // The program always gets a job file; if the launcher's is on another machine, it gets ours.
-  const UniqueFd memory_file = place == nullptr ? UniqueFd() : make_job_memory_file(job);
+  const UniqueFd memory_file =
+      place == nullptr ? UniqueFd() : rendezvous::make_job_memory_file(job);
   ChildCommand command;
   command.path = words[1];
   command.arguments.assign(words.begin() + 2, words.end());
@@ -226,7 +229,7 @@ struct JobPlace {
               .log = log_path(logs == nullptr ? "" : logs, process.rank)},
              true);
   loop.check_started(words[2]);
-  StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
+  store::StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
   store.set(start_key(process.rank), fmt::format("{} {}", loop.child(0).pid(), machine_identity()));
   Shim shim(loop, store, process.rank);
   const RankExit end = shim.await_program();
@@ -247,11 +250,11 @@ struct JobPlace {
 int run_rank_shim(const Arguments& arguments) {
   const std::vector<std::string>& words = arguments.program;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const ProcessInfo process = detect_process();
+  const rendezvous::ProcessInfo process = rendezvous::detect_process();
   const JobPlace of_job{std::getenv("COUPLER_JOB_FILE"), std::getenv(kShimStore)};
   if (words.size() < 3 || words[0] != "--" ||
       (of_job.job_file == nullptr && of_job.place == nullptr) ||
-      process.launcher != LauncherKind::kOpenMpi) {
+      process.launcher != rendezvous::LauncherKind::kOpenMpi) {
     throw Error(ErrorCode::kUsage, "only `coupler launch` starts rank-shim, through mpirun",
                 {.subject = "rank-shim", .hint = "use `coupler launch`"});
   }

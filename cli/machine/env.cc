@@ -104,9 +104,9 @@ std::map<std::string, std::string> variables() {
   return found;
 }
 
-void hide_secrets(Config& config) {
+void hide_secrets(config::Config& config) {
   for (auto& [plugin, options] : config.backend.options) {
-    for (PluginOption& option : options) {
+    for (config::PluginOption& option : options) {
       if (may_be_secret(option.key)) option.value = std::string(kHidden);
     }
   }
@@ -114,21 +114,21 @@ void hide_secrets(Config& config) {
 
 struct Report {
   SystemInfo info;
-  std::vector<PluginReport> plugins;
+  std::vector<plugin::PluginReport> plugins;
   std::map<std::string, std::string> variables;
   std::string file;           // of the configuration; "": none
   std::string configuration;  // as `coupler config --explain` prints it, or its error
   bool valid = true;
 };
 
-Report make_report(const ConfigRequest& request) {
+Report make_report(const config::ConfigRequest& request) {
   Report report;
   // A wrong configuration belongs in the report and does not prevent one.
-  Config config;
+  config::Config config;
   try {
-    config = load_config(request);
+    config = config::load_config(request);
     hide_secrets(config);
-    report.configuration = explain_config(config);
+    report.configuration = config::explain_config(config);
   } catch (const Error& error) {
     report.valid = false;
     report.configuration =
@@ -136,7 +136,7 @@ Report make_report(const ConfigRequest& request) {
   }
   report.file = config.file;
   report.info = info();
-  report.plugins = list_plugins(config.backend);
+  report.plugins = plugin::list_plugins(config.backend);
   report.variables = variables();
   return report;
 }

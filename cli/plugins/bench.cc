@@ -21,6 +21,7 @@
 #include "cli/text/output.h"
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 
 namespace coupler::cli {
@@ -87,7 +88,7 @@ class Buffer {
   std::unique_ptr<char, void (*)(void*)> memory_;
 };
 
-void perform(Communicator& communicator, const db_op& op, bool asynchronous) {
+void perform(comm::Communicator& communicator, const db_op& op, bool asynchronous) {
   if (asynchronous) {
     communicator.submit(op).wait();
   } else {
@@ -96,7 +97,7 @@ void perform(Communicator& communicator, const db_op& op, bool asynchronous) {
 }
 
 // Rank 0's value, on every rank.
-int64_t agree(Communicator& communicator, int64_t value) {
+int64_t agree(comm::Communicator& communicator, int64_t value) {
   if (communicator.size() == 1) return value;
   db_op op{};
   op.kind = DB_BROADCAST;
@@ -107,7 +108,7 @@ int64_t agree(Communicator& communicator, int64_t value) {
   return value;
 }
 
-std::vector<double> time_operation(Communicator& communicator, const db_op& op,
+std::vector<double> time_operation(comm::Communicator& communicator, const db_op& op,
                                    const BenchPlan& plan) {
   const Clock::time_point warm = Clock::now();
   for (int64_t i = 0; i < kWarmUp; ++i) perform(communicator, op, plan.asynchronous);
@@ -126,17 +127,17 @@ std::vector<double> time_operation(Communicator& communicator, const db_op& op,
 }
 
 // Times are rank 0's. Operations that the backend does not support for the dtype are left out.
-std::vector<BenchRow> bench_collectives(Communicator& communicator, const std::string& backend,
-                                        const BenchPlan& plan) {
+std::vector<BenchRow> bench_collectives(comm::Communicator& communicator,
+                                        const std::string& backend, const BenchPlan& plan) {
   std::vector<BenchRow> rows;
   const auto world_size = static_cast<uint64_t>(communicator.size());
-  const uint64_t element = dtype_size(plan.dtype);
+  const uint64_t element = comm::dtype_size(plan.dtype);
   for (const db_kind kind : plan.kinds) {
     for (const uint64_t bytes : plan.bytes) {
       db_op op{};
       op.kind = kind;
       op.dtype = plan.dtype;
-      op.reduce = is_reducing(kind) ? DB_SUM : 0;
+      op.reduce = comm::is_reducing(kind) ? DB_SUM : 0;
       op.memory = DB_MEMORY_HOST;
       const uint64_t parts = has_parts(kind) ? world_size : 1;
       op.count = kind == DB_BARRIER ? 0 : std::max<uint64_t>(1, bytes / element / parts);
@@ -146,8 +147,8 @@ std::vector<BenchRow> bench_collectives(Communicator& communicator, const std::s
       op.recv = recv.data();
       if (!communicator.supports(op)) break;
       const std::vector<double> times = time_operation(communicator, op, plan);
-      BenchRow row{.op = std::string(kind_name(kind)),
-                   .dtype = kind == DB_BARRIER ? "" : std::string(dtype_name(plan.dtype)),
+      BenchRow row{.op = std::string(comm::kind_name(kind)),
+                   .dtype = kind == DB_BARRIER ? "" : std::string(comm::dtype_name(plan.dtype)),
                    .bytes = moved,
                    .world_size = communicator.size(),
                    .backend = backend};
@@ -191,8 +192,8 @@ db_kind parse_kind(const std::string& text) {
   std::string valid;
   for (db_kind kind = DB_ALL_REDUCE; kind <= DB_BARRIER; ++kind) {
     if (kind == DB_ALL_GATHER_V || kind == DB_REDUCE_SCATTER_V || kind == DB_ALL_TO_ALL_V) continue;
-    if (kind_name(kind) == text) return kind;
-    valid += fmt::format("{}{}", valid.empty() ? "" : ", ", kind_name(kind));
+    if (comm::kind_name(kind) == text) return kind;
+    valid += fmt::format("{}{}", valid.empty() ? "" : ", ", comm::kind_name(kind));
   }
   fail_option(fmt::format("--op: unknown operation '{}'", text), "--op", "valid: " + valid);
 }
@@ -200,8 +201,8 @@ db_kind parse_kind(const std::string& text) {
 db_dtype parse_dtype(const std::string& text) {
   std::string valid;
   for (db_dtype dtype = DB_I8; dtype <= DB_F64; ++dtype) {
-    if (dtype_name(dtype) == text) return dtype;
-    valid += fmt::format("{}{}", valid.empty() ? "" : ", ", dtype_name(dtype));
+    if (comm::dtype_name(dtype) == text) return dtype;
+    valid += fmt::format("{}{}", valid.empty() ? "" : ", ", comm::dtype_name(dtype));
   }
   fail_option(fmt::format("--dtype: unknown type '{}'", text), "--dtype", "valid: " + valid);
 }
@@ -278,20 +279,21 @@ void print_rows(const std::vector<BenchRow>& rows, bool json) {
 int bench(const Arguments& arguments) {
   const BenchPlan plan = plan_of(arguments);
   if (arguments.has("-n")) start_processes(arguments);
-  Config config = load_config(arguments.config);
-  const ProcessInfo process = detect_process();
+  config::Config config = config::load_config(arguments.config);
+  const rendezvous::ProcessInfo process = rendezvous::detect_process();
   const bool alone = process.world_size == 1 && config.backend.use == "auto";
   if (!alone && config.backend.use == "auto") {
-    config.backend.use = resolve_auto(config.backend, mpi_launch_of(process));
+    config.backend.use = plugin::resolve_auto(config.backend, rendezvous::mpi_launch_of(process));
   }
-  const Plugin plugin = alone ? Plugin::single() : Plugin::load(config.backend);
-  const std::shared_ptr<Store> store =
-      process.world_size > 1 ? open_job_store(process, config) : nullptr;
-  const auto communicator = Communicator::create({.plugin = plugin,
-                                                  .process = process,
-                                                  .store = store,
-                                                  .backend = &config.backend,
-                                                  .name = "bench"});
+  const plugin::Plugin plugin =
+      alone ? plugin::Plugin::single() : plugin::Plugin::load(config.backend);
+  const std::shared_ptr<store::Store> store =
+      process.world_size > 1 ? rendezvous::open_job_store(process, config) : nullptr;
+  const auto communicator = comm::Communicator::create({.plugin = plugin,
+                                                        .process = process,
+                                                        .store = store,
+                                                        .backend = &config.backend,
+                                                        .name = "bench"});
   const std::vector<BenchRow> rows = bench_collectives(*communicator, plugin.name(), plan);
   if (communicator->rank() == 0) print_rows(rows, arguments.has("--json"));
   return 0;

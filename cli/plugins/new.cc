@@ -54,7 +54,7 @@ void check_name(const std::string& name) {
                "choose a shorter name");
   if (kTaken.count(name) != 0)
     refuse_new(name, fmt::format("'{}' is a reserved name", name), "choose another name");
-  for (const FoundPlugin& plugin : found_plugins(BackendConfig())) {
+  for (const plugin::FoundPlugin& plugin : plugin::found_plugins(config::BackendConfig())) {
     if (plugin.name == name)
       refuse_new(name, fmt::format("'{}' is a backend already, in {}", name, plugin.path),
                  "choose another name");

@@ -16,7 +16,7 @@ namespace {
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
-std::string remarks(const PluginReport& report) {
+std::string remarks(const plugin::PluginReport& report) {
   std::string text = report.reason;
   if (report.can(DB_CAP_NEEDS_MPI_LAUNCH)) text += text.empty() ? "needs mpirun" : "; needs mpirun";
   if (report.can(DB_CAP_NEEDS_BASE)) text += text.empty() ? "needs a base" : "; needs a base";
@@ -25,10 +25,10 @@ std::string remarks(const PluginReport& report) {
 
 }  // namespace
 
-std::string plugin_table(const std::vector<PluginReport>& reports) {
+std::string plugin_table(const std::vector<plugin::PluginReport>& reports) {
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "VERSION", "ABI", "USABLE", "SCORE", "PATH", "REASON"}};
-  for (const PluginReport& report : reports) {
+  for (const plugin::PluginReport& report : reports) {
     const bool is_built_in = report.path.empty() && report.usable;
     rows.push_back({one_line(report.name), or_dash(one_line(report.version)), or_dash(report.abi),
                     report.usable ? "yes" : "no", std::to_string(report.score),
@@ -37,9 +37,9 @@ std::string plugin_table(const std::vector<PluginReport>& reports) {
   return format_table(rows);
 }
 
-nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports) {
+nlohmann::ordered_json plugins_json(const std::vector<plugin::PluginReport>& reports) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const PluginReport& report : reports) {
+  for (const plugin::PluginReport& report : reports) {
     rows.push_back({{"name", report.name},
                     {"path", report.path},
                     {"version", report.version},
@@ -57,14 +57,14 @@ nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports) {
 namespace {
 
 int run_plugins(const Arguments& arguments) {
-  const Config config = load_config(arguments.config);
+  const config::Config config = config::load_config(arguments.config);
   const bool as_json = arguments.has("--json");
   std::string text;
   if (arguments.has("--matrix")) {
     const std::vector<Support> supports = ask_for_support(config.backend);
     text = as_json ? json_text(matrix_json(supports)) : matrix_text(supports);
   } else {
-    const std::vector<PluginReport> reports = list_plugins(config.backend);
+    const std::vector<plugin::PluginReport> reports = plugin::list_plugins(config.backend);
     text = as_json ? json_text(plugins_json(reports)) : plugin_table(reports);
   }
   std::fputs(text.c_str(), stdout);

@@ -9,9 +9,9 @@
 
 namespace coupler::cli {
 
-std::string plugin_table(const std::vector<PluginReport>& reports);
+std::string plugin_table(const std::vector<plugin::PluginReport>& reports);
 
 // An array with one object per backend.
-nlohmann::ordered_json plugins_json(const std::vector<PluginReport>& reports);
+nlohmann::ordered_json plugins_json(const std::vector<plugin::PluginReport>& reports);
 
 }  // namespace coupler::cli

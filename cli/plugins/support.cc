@@ -31,23 +31,24 @@ std::vector<Number> range(int first, int last) {
   return numbers;
 }
 
-Plugin load(const BackendConfig& backend, const std::string& use) {
-  BackendConfig one = backend;
+plugin::Plugin load(const config::BackendConfig& backend, const std::string& use) {
+  config::BackendConfig one = backend;
   one.use = use;
   if (use != backend.use) one.sha256.clear();  // the pin is for backend.use alone
-  return Plugin::load(one);
+  return plugin::Plugin::load(one);
 }
 
 // A communicator of one rank, without peers and store; its supports() must answer as in any other.
 class SingleRankCommunicator {
  public:
-  SingleRankCommunicator(const Plugin& plugin, const BackendConfig& backend)
+  SingleRankCommunicator(const plugin::Plugin& plugin, const config::BackendConfig& backend)
       : options_(plugin.table(), backend, wraps(plugin) ? "base" : "") {
     const DistributedBackend& table = plugin.table();
     if (wraps(plugin)) {
-      const std::string named = wrapper_base(backend, table.name);
-      base_plugin_ =
-          load(backend, named == "auto" ? resolve_auto(backend, MpiLaunch::kTooLate, true) : named);
+      const std::string named = config::wrapper_base(backend, table.name);
+      base_plugin_ = load(backend, named == "auto" ? plugin::resolve_auto(
+                                                         backend, plugin::MpiLaunch::kTooLate, true)
+                                                   : named);
       base_ = std::make_unique<SingleRankCommunicator>(*base_plugin_, backend);
       memory_ = base_->memory_;
     } else if ((table.capabilities & DB_CAP_CUDA_MEMORY) != 0 &&
@@ -80,17 +81,17 @@ class SingleRankCommunicator {
   }
 
  private:
-  static bool wraps(const Plugin& plugin) {
+  static bool wraps(const plugin::Plugin& plugin) {
     return (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
   }
 
-  void create(const Plugin& plugin, const BackendConfig& backend) {
+  void create(const plugin::Plugin& plugin, const config::BackendConfig& backend) {
     const db_base base = {.struct_size = sizeof(db_base),
                           .role = "world",
                           .communicator = base_ ? base_->communicator_ : nullptr};
     const db_base* const bases[] = {&base};
     const db_communicator_params params = {.struct_size = sizeof(db_communicator_params),
-                                           .host = &host_services(),
+                                           .host = &comm::host_services(),
                                            .store = nullptr,
                                            .options = options_.data(),
                                            .option_count = options_.size(),
@@ -104,7 +105,7 @@ class SingleRankCommunicator {
                                            .interface_name = nullptr,
                                            .bases = base_ ? bases : nullptr,
                                            .base_count = base_ ? 1u : 0u};
-    ErrorBuffer error;
+    comm::ErrorBuffer error;
     const db_status status = plugin.table().create(&params, &communicator_, error.get());
     if (status == DB_OK) return;
     communicator_ = nullptr;
@@ -113,8 +114,8 @@ class SingleRankCommunicator {
                                         : error.text());
   }
 
-  PluginOptions options_;
-  std::optional<Plugin> base_plugin_;
+  comm::PluginOptions options_;
+  std::optional<plugin::Plugin> base_plugin_;
   std::unique_ptr<SingleRankCommunicator> base_;
   db_memory memory_ = DB_MEMORY_HOST;
   db_communicator* communicator_ = nullptr;
@@ -125,7 +126,7 @@ class SingleRankCommunicator {
 void ask(const SingleRankCommunicator& communicator, Support& support) {
   const auto takes_any = [&](db_kind kind) {
     for (const db_dtype dtype : all_dtypes()) {
-      if (communicator.takes(kind, dtype, is_reducing(kind) ? DB_SUM : 0)) return true;
+      if (communicator.takes(kind, dtype, comm::is_reducing(kind) ? DB_SUM : 0)) return true;
     }
     return false;
   };
@@ -136,7 +137,7 @@ void ask(const SingleRankCommunicator& communicator, Support& support) {
     bool moves = false, moves_always = true, reduces_any = false;
     for (const auto& [kind, there] : support.operations) {
       if (!there || kind == DB_BARRIER) continue;
-      if (!is_reducing(kind)) {
+      if (!comm::is_reducing(kind)) {
         moves = true;
         moves_always = moves_always && communicator.takes(kind, dtype, 0);
         continue;
@@ -151,11 +152,11 @@ void ask(const SingleRankCommunicator& communicator, Support& support) {
   }
 }
 
-Support support_of(const std::string& use, const BackendConfig& backend) {
+Support support_of(const std::string& use, const config::BackendConfig& backend) {
   Support support;
   support.name = use;
   try {
-    const Plugin plugin = load(backend, use);
+    const plugin::Plugin plugin = load(backend, use);
     support.name = plugin.name();
     const SingleRankCommunicator communicator(plugin, backend);
     support.base = communicator.base();
@@ -200,10 +201,11 @@ std::vector<db_kind> all_kinds() { return range<db_kind>(DB_ALL_REDUCE, DB_RECV)
 std::vector<db_dtype> all_dtypes() { return range<db_dtype>(DB_I8, DB_F8_E5M2); }
 std::vector<db_reduce> all_reduces() { return range<db_reduce>(DB_SUM, DB_BXOR); }
 
-std::vector<Support> ask_for_support(const BackendConfig& backend) {
+std::vector<Support> ask_for_support(const config::BackendConfig& backend) {
   std::vector<std::string> uses;
   if (backend.use.find('/') != std::string::npos) uses.push_back(backend.use);
-  for (const FoundPlugin& found : found_plugins(backend)) uses.push_back(found.name);
+  for (const plugin::FoundPlugin& found : plugin::found_plugins(backend))
+    uses.push_back(found.name);
   uses.emplace_back("single");
   std::vector<std::function<std::string()>> works;
   works.reserve(uses.size());
@@ -235,7 +237,7 @@ const char* yes(bool value) { return value ? "yes" : "no"; }
 
 Names names_of(const std::set<db_reduce>& reduces) {
   Names names;
-  for (const db_reduce reduce : reduces) names.emplace_back(reduce_name(reduce));
+  for (const db_reduce reduce : reduces) names.emplace_back(comm::reduce_name(reduce));
   return names;
 }
 
@@ -281,7 +283,7 @@ Rows operations(const std::vector<Support>& supports) {
   Rows rows = {{"operation"}};
   for (const Support& support : supports) rows[0].push_back(one_line(support.name));
   for (const db_kind kind : all_kinds()) {
-    add_row(rows, supports, std::string(kind_name(kind)),
+    add_row(rows, supports, std::string(comm::kind_name(kind)),
             [kind](const Support& support) { return yes(support.operations.at(kind)); });
   }
   add_row(rows, supports, "split into groups", [](const Support& s) { return yes(s.splits); });
@@ -300,7 +302,7 @@ Rows types(const std::vector<Support>& supports) {
   for (const db_dtype dtype : all_dtypes()) {
     const std::set<db_reduce> all = defined(supports, dtype);
     Rows row;
-    add_row(row, supports, std::string(dtype_name(dtype)),
+    add_row(row, supports, std::string(comm::dtype_name(dtype)),
             [&](const Support& support) { return type_cell(support, dtype, all); });
     row[0].insert(row[0].begin() + 1, all.empty() ? "-" : joined(names_of(all)));
     rows.push_back(std::move(row[0]));
@@ -338,13 +340,13 @@ nlohmann::ordered_json matrix_json(const std::vector<Support>& supports) {
       row["abort"] = support.aborts;
       row["stream_ordered"] = support.streams;
       for (const auto& [kind, there] : support.operations) {
-        row["operations"][std::string(kind_name(kind))] = there;
+        row["operations"][std::string(comm::kind_name(kind))] = there;
       }
       row["moved"] = nlohmann::ordered_json::array();
-      for (const db_dtype dtype : support.moved) row["moved"].push_back(dtype_name(dtype));
+      for (const db_dtype dtype : support.moved) row["moved"].push_back(comm::dtype_name(dtype));
       row["reductions"] = nlohmann::ordered_json::object();
       for (const auto& [dtype, reduces] : support.reductions) {
-        row["reductions"][std::string(dtype_name(dtype))] = names_of(reduces);
+        row["reductions"][std::string(comm::dtype_name(dtype))] = names_of(reduces);
       }
     }
     rows.push_back(std::move(row));

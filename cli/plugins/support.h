@@ -28,7 +28,7 @@ struct Support {
 
 // Queries each backend that is found, and the built-in one. `problem` has the reason if one does
 // not start here, for lack of a device, a base or a library.
-std::vector<Support> ask_for_support(const BackendConfig& backend);
+std::vector<Support> ask_for_support(const config::BackendConfig& backend);
 
 // All values that the ABI defines.
 std::vector<db_kind> all_kinds();

@@ -128,7 +128,7 @@ class Reader {
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     int count = static_cast<int>(argv.size()) - 1;
-    arguments_.config = take_config_arguments(count, argv.data());
+    arguments_.config = config::take_config_arguments(count, argv.data());
     words = std::vector<std::string>(argv.begin() + 1, argv.begin() + count);
   }
 

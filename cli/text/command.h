@@ -65,7 +65,7 @@ struct Arguments {
   std::vector<std::string> places;     // SOURCE, TARGET
   std::vector<std::string> program;    // PROGRAM and its arguments; a hidden command's words
   std::vector<std::string> handed_on;  // options of `hands_on`, as written
-  ConfigRequest config;
+  config::ConfigRequest config;
 
   bool has(std::string_view option) const;
   // The value of an option or a place; if it is not given, `otherwise`. Throws if an option is

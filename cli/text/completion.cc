@@ -34,7 +34,7 @@ constexpr std::string_view kUse = "backend.use", kBackend = "backend.";
 
 void add_backends(Candidates& result, const std::string& start, bool bases_only) {
   result.emplace_back(start + "auto", "the best backend here");
-  for (const PluginReport& report : list_plugins(BackendConfig())) {
+  for (const plugin::PluginReport& report : plugin::list_plugins(config::BackendConfig())) {
     if (bases_only && report.can(DB_CAP_NEEDS_BASE)) continue;
     result.emplace_back(start + report.name,
                         report.usable ? report.description : "cannot be used here");
@@ -43,10 +43,10 @@ void add_backends(Candidates& result, const std::string& start, bool bases_only)
 
 // The constraint lists the values in prose: "none, cpu or nvme". Words that the key does not accept
 // are not values.
-std::vector<std::string> values_of(const SchemaKey& key) {
-  if (key.type == ValueType::kBoolean) return {"true", "false"};
+std::vector<std::string> values_of(const config::SchemaKey& key) {
+  if (key.type == config::ValueType::kBoolean) return {"true", "false"};
   std::vector<std::string> values;
-  if (key.type != ValueType::kString || key.accepts == nullptr) return values;
+  if (key.type != config::ValueType::kString || key.accepts == nullptr) return values;
   // Parts end at a comma or at "or"; a part of several words is not a value.
   std::string part;
   int words = 0;
@@ -73,11 +73,11 @@ void add_backend_options(Candidates& result, const std::string& begun) {
   const size_t dot = begun.find('.', kBackend.size());
   if (dot == std::string::npos) return;
   const std::string table = begun.substr(0, dot + 1);
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.use = begun.substr(kBackend.size(), dot - kBackend.size());
   if (backend.use.find('/') != std::string::npos) return;
   try {
-    const Plugin plugin = Plugin::load(backend);
+    const plugin::Plugin plugin = plugin::Plugin::load(backend);
     if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
       if (begun.starts_with(table + "base=")) return add_backends(result, table + "base=", true);
       result.emplace_back(table + "base=", "the transport it runs on");
@@ -104,7 +104,7 @@ void add_backend_options(Candidates& result, const std::string& begun) {
 // backend's keys are offered once "backend.NAME." is typed, unless the backend cannot be loaded.
 Candidates complete_setting(const std::string& begun) {
   Candidates result;
-  for (const SchemaKey& key : schema()) {
+  for (const config::SchemaKey& key : config::schema()) {
     const std::string name = std::string(key.name) + "=";
     if (!begun.starts_with(name)) {
       result.emplace_back(name, key.doc);

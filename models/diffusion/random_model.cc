@@ -85,19 +85,19 @@ void write_part(const fs::path& folder, const char* config, const char* file,
     const EmptyWeights empty;
     model = std::make_shared<Model>(ModelConfig::parse(config));
   }
-  WeightSource source;
+  weights::WeightSource source;
   for (const auto& item : model->named_parameters()) {
     source.tensors.push_back(
         {.name = item.key(),
          .dtype = safetensors::dtype_of(options.dtype, item.key()),
          .shape = item.value().sizes().vec(),
-         .read = [name = item.key(), like = item.value(), options](const ByteSink& sink) {
+         .read = [name = item.key(), like = item.value(), options](const weights::ByteSink& sink) {
            const at::NoGradGuard no_grad;
            const at::Tensor values = drawn(like, name, options.seed).to(options.dtype);
            sink(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
          }});
   }
-  write_weights(source, (folder / file).string(), std::nullopt);
+  weights::write_weights(source, (folder / file).string(), std::nullopt);
   // Written last: a folder with config.json has its weights.
   replace_file((folder / "config.json").string(), config);
 }

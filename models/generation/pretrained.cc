@@ -175,7 +175,7 @@ std::string pooling_in(const fs::path& folder) {
 void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
                      const std::string& folder, const std::string& max_shard_size) {
   const uint64_t limit = parse_byte_size(max_shard_size, "max_shard_size");
-  WeightSource source;
+  weights::WeightSource source;
   std::unordered_set<const void*> written;
   std::string dtype;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -189,7 +189,7 @@ void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
         {.name = name,
          .dtype = safetensors::dtype_of(tensor.scalar_type(), name),
          .shape = tensor.sizes().vec(),
-         .read = [tensor](const ByteSink& sink) {
+         .read = [tensor](const weights::ByteSink& sink) {
            // A copy, because offloaded weights are in memory only during one operation.
            const at::NoGradGuard no_grad;
            const at::Tensor dense =
@@ -200,7 +200,7 @@ void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
   for (const auto& item : model.named_parameters()) add(item.key(), item.value());
   for (const auto& item : model.named_buffers()) add(item.key(), item.value());
   fs::create_directories(folder);
-  write_weights(source, folder, limit);
+  weights::write_weights(source, folder, limit);
   replace_file((fs::path(folder) / "config.json").string(), config.to_json(dtype));
 }
 

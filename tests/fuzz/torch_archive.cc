@@ -23,7 +23,7 @@ extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 namespace {
 
 // Reads the first and the last byte, which the address sanitizer watches.
-void touch(const uint8_t* data, size_t size, const coupler::ByteRange& range) {
+void touch(const uint8_t* data, size_t size, const coupler::formats::ByteRange& range) {
   if (range.begin > range.end || range.end > size) std::abort();
   if (range.begin == range.end) return;
   volatile uint8_t sink = data[range.begin];
@@ -35,7 +35,7 @@ void touch(const uint8_t* data, size_t size, const coupler::ByteRange& range) {
 std::string with_new_pickle(const uint8_t* data, size_t size, size_t max_size) {
   std::vector<coupler::testing::ZipEntry> entries;
   try {
-    const coupler::ZipArchive zip(data, size, "fuzzed");
+    const coupler::formats::ZipArchive zip(data, size, "fuzzed");
     for (const auto& [name, entry] : zip.entries())
       entries.push_back({std::string(name), std::string(data + entry.begin, data + entry.end)});
   } catch (const coupler::Error&) {
@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using coupler::Error;
   using coupler::pickle::Kind;
   try {
-    const coupler::TorchArchive archive(data, size, "fuzzed");
+    const coupler::formats::TorchArchive archive(data, size, "fuzzed");
     coupler::fuzz::walk(archive.root(), [&](const coupler::pickle::Value& value) {
       try {
         if (value.kind() == Kind::kStorage) touch(data, size, archive.place(value.storage()));

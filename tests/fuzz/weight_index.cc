@@ -16,9 +16,9 @@ namespace {
 
 using fuzz::expect;
 
-std::optional<WeightIndex> parse(std::string_view text) {
+std::optional<formats::WeightIndex> parse(std::string_view text) {
   try {
-    return parse_weight_index(text, "input");
+    return formats::parse_weight_index(text, "input");
   } catch (const Error& error) {
     expect(error.code() == ErrorCode::kIo, "a broken file is an I/O error");
     return std::nullopt;
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     expect(file.find('/') == std::string::npos, "a file is in the same folder");
     expect(file.find('\0') == std::string::npos, "a name has no NUL byte");
   }
-  const std::string text = coupler::format_weight_index(*index, "output");
+  const std::string text = coupler::formats::format_weight_index(*index, "output");
   const auto again = coupler::parse(text);
   expect(again.has_value(), "the reader accepts the writer's output");
   expect(again->weight_map == index->weight_map, "the map reads back the same");

@@ -21,13 +21,13 @@ std::vector<Cell> all_cells() {
   for (db_kind kind = DB_ALL_REDUCE; kind <= DB_BARRIER; ++kind) {
     for (db_dtype dtype = DB_I8; dtype <= DB_F8_E5M2; ++dtype) {
       for (db_reduce reduce = DB_SUM; reduce <= DB_BXOR; ++reduce) {
-        if (!is_reducing(kind) && reduce != DB_SUM) continue;
+        if (!comm::is_reducing(kind) && reduce != DB_SUM) continue;
         for (const uint64_t count : kCounts) {
           for (const bool in_place : {false, true}) {
             for (const bool blocking : {false, true}) {
               if (kind == DB_BARRIER && (dtype != DB_I8 || count != 0 || in_place)) continue;
               cells.push_back(
-                  {kind, dtype, is_reducing(kind) ? reduce : 0, count, in_place, blocking});
+                  {kind, dtype, comm::is_reducing(kind) ? reduce : 0, count, in_place, blocking});
             }
           }
         }
@@ -90,8 +90,8 @@ std::vector<Cell> choose_cells(Cover cover, uint64_t seed) {
 }
 
 std::string to_string(const Cell& cell) {
-  return fmt::format("{} {} {} x{} {} {}", kind_name(cell.kind), dtype_name(cell.dtype),
-                     reduce_name(cell.reduce), cell.count,
+  return fmt::format("{} {} {} x{} {} {}", comm::kind_name(cell.kind), comm::dtype_name(cell.dtype),
+                     comm::reduce_name(cell.reduce), cell.count,
                      cell.in_place ? "in place" : "out of place",
                      cell.blocking ? "blocking" : "asynchronous");
 }

@@ -337,9 +337,9 @@ void require_known(const std::vector<std::string>& wanted) {
 
 int run_driver(const DriverArguments& arguments) {
   require_known(arguments.behaviors);
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.use = arguments.plugin;
-  const Plugin plugin = Plugin::load(backend);
+  const plugin::Plugin plugin = plugin::Plugin::load(backend);
   int failures = 0;
   std::vector<Finding> findings;
   for (const Behavior& behavior : behaviors()) {

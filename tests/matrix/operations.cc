@@ -56,7 +56,7 @@ class Buffer {
 template <typename T>
 class CellRun {
  public:
-  CellRun(Communicator& communicator, const Plan& plan, Shelf& shelf)
+  CellRun(comm::Communicator& communicator, const Plan& plan, Shelf& shelf)
       : communicator_(communicator),
         plan_(plan),
         shelf_(shelf),
@@ -69,7 +69,7 @@ class CellRun {
     if (plan_.cell.blocking) {
       communicator_.run(op);
     } else {
-      Work work = communicator_.submit(op);
+      comm::Work work = communicator_.submit(op);
       if (plan_.polls) {
         while (!work.done()) std::this_thread::yield();
       } else {
@@ -85,7 +85,7 @@ class CellRun {
     op_.kind = cell.kind;
     op_.dtype = cell.dtype;
     op_.reduce = cell.reduce;
-    op_.root_or_peer = is_rooted(cell.kind) ? plan_.root : 0;
+    op_.root_or_peer = comm::is_rooted(cell.kind) ? plan_.root : 0;
     op_.count = cell.count;
     op_.scale = kPremulScale;
     op_.memory = memory_kind();
@@ -128,7 +128,7 @@ class CellRun {
     uint64_t begin = 0;
     for (const Stretch& from : plan_.origin()) {
       const std::span<const T> got = result.subspan(begin, from.count);
-      if (is_reducing(plan_.cell.kind)) {
+      if (comm::is_reducing(plan_.cell.kind)) {
         const uint64_t wrong = contents().first_wrong_reduced(plan_.number, from.first, got);
         if (wrong < got.size()) {
           fail_at(begin + wrong, got[wrong],
@@ -161,7 +161,7 @@ class CellRun {
     fail(fmt::format("element {}: {:#x}, expected {:#x}", index, got_bits, expected_bits));
   }
 
-  Communicator& communicator_;
+  comm::Communicator& communicator_;
   const Plan& plan_;
   Shelf& shelf_;
   db_op op_ = {};
@@ -169,7 +169,7 @@ class CellRun {
   std::vector<uint64_t> sends_, takes_;
 };
 
-void expect_refused(Communicator& communicator, db_op op, bool blocking) {
+void expect_refused(comm::Communicator& communicator, db_op op, bool blocking) {
   try {
     if (blocking) {
       communicator.run(op);
@@ -185,8 +185,8 @@ void expect_refused(Communicator& communicator, db_op op, bool blocking) {
 }
 
 // What is wrong with one cell; "" if nothing. *ran: whether it was supported.
-std::string run_cell(Communicator& communicator, const Plan& plan, Shelf& shelf, bool complete,
-                     bool* ran) {
+std::string run_cell(comm::Communicator& communicator, const Plan& plan, Shelf& shelf,
+                     bool complete, bool* ran) {
   const Cell& cell = plan.cell;
   try {
     visit(cell.dtype, [&](auto type) {
@@ -194,7 +194,7 @@ std::string run_cell(Communicator& communicator, const Plan& plan, Shelf& shelf,
       const db_op op = one.make_op();
       const bool supported = communicator.supports(op);
       const bool defined =
-          !is_reducing(cell.kind) || is_offered(memory_kind(), cell.dtype, cell.reduce);
+          !comm::is_reducing(cell.kind) || is_offered(memory_kind(), cell.dtype, cell.reduce);
       check(!complete || supported == defined,
             supported ? "supports() claims an undefined operation" : "supports() rejects it");
       *ran = supported;
@@ -224,9 +224,9 @@ class Tally {
     std::string lines;
     for (const auto& [what, counts] : counts_) {
       const auto& [kind, dtype, reduce] = what;
-      lines +=
-          fmt::format("{} {} {} {} {}\n", kind_name(kind), dtype_name(dtype),
-                      is_reducing(kind) ? reduce_name(reduce) : "-", counts.first, counts.second);
+      lines += fmt::format("{} {} {} {} {}\n", comm::kind_name(kind), comm::dtype_name(dtype),
+                           comm::is_reducing(kind) ? comm::reduce_name(reduce) : "-", counts.first,
+                           counts.second);
     }
     return lines;
   }

@@ -13,7 +13,7 @@ int overlap(Rank& rank) {
   for (int round = 0; round < 10; ++round) {
     std::vector<Values<float>> buffers;
     for (size_t i = 0; i < kWorks; ++i) buffers.emplace_back(1 + i * 997, static_cast<float>(i));
-    std::vector<Work> works;
+    std::vector<comm::Work> works;
     for (size_t i = 0; i < kWorks; ++i) {
       works.push_back(communicator->submit(all_reduce(buffers[i])));
       if (i % 8 == 7) {

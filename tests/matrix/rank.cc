@@ -12,6 +12,7 @@
 
 #include "comm/raw_communicator.h"
 #include "memory.h"
+#include "rendezvous/job_file.h"
 
 namespace coupler::matrix {
 namespace {
@@ -24,7 +25,7 @@ const std::map<std::string, int (*)(Rank&)> kBehaviors = {
 
 RankArguments parse_rank(int argc, char** argv) {
   RankArguments arguments;
-  arguments.request = take_config_arguments(argc, argv);
+  arguments.request = config::take_config_arguments(argc, argv);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--rank-of") {
@@ -57,26 +58,26 @@ void check(bool condition, const std::string& text) {
 
 Rank::Rank(RankArguments arguments)
     : arguments_(std::move(arguments)),
-      config_(load_config(arguments_.request)),
-      process_(detect_process()),
-      plugin_(Plugin::load(config_.backend)) {
+      config_(config::load_config(arguments_.request)),
+      process_(rendezvous::detect_process()),
+      plugin_(plugin::Plugin::load(config_.backend)) {
   const uint64_t memory = plugin_.table().capabilities & (DB_CAP_HOST_MEMORY | DB_CAP_CUDA_MEMORY);
   if (memory == DB_CAP_CUDA_MEMORY) {
     int32_t score = 0;
     std::array<char, 1024> reason{};
-    plugin_.table().probe(&host_services(), &score, reason.data(), reason.size());
+    plugin_.table().probe(&comm::host_services(), &score, reason.data(), reason.size());
     check(score > 0, reason.data());
     use_cuda_memory();
   }
-  if (process_.world_size > 1) store_ = open_job_store(process_, config_);
+  if (process_.world_size > 1) store_ = rendezvous::open_job_store(process_, config_);
 }
 
-std::shared_ptr<Communicator> Rank::connect(const std::string& name) {
-  return Communicator::create({.plugin = plugin_,
-                               .process = process_,
-                               .store = store_,
-                               .backend = &config_.backend,
-                               .name = name});
+std::shared_ptr<comm::Communicator> Rank::connect(const std::string& name) {
+  return comm::Communicator::create({.plugin = plugin_,
+                                     .process = process_,
+                                     .store = store_,
+                                     .backend = &config_.backend,
+                                     .name = name});
 }
 
 void Rank::report(const std::string& text) const { leave("rank", text); }

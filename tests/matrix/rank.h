@@ -20,7 +20,7 @@ struct RankArguments {
   Cover cover = Cover::kMain;
   uint64_t seed = kStoredSeed;
   bool complete = false;  // the backend claims to support everything the ABI defines
-  ConfigRequest request;
+  config::ConfigRequest request;
 };
 
 class Rank {
@@ -30,8 +30,8 @@ class Rank {
   int rank() const { return process_.rank; }
   int world_size() const { return process_.world_size; }
   const RankArguments& arguments() const { return arguments_; }
-  const Config& config() const { return config_; }
-  std::shared_ptr<Communicator> connect(const std::string& name = "world");
+  const config::Config& config() const { return config_; }
+  std::shared_ptr<comm::Communicator> connect(const std::string& name = "world");
 
   // Writes text to the file that the driver reads, even if this process dies afterwards.
   void report(const std::string& text) const;
@@ -43,10 +43,10 @@ class Rank {
 
  private:
   RankArguments arguments_;
-  Config config_;
-  ProcessInfo process_;
-  std::shared_ptr<Store> store_;
-  Plugin plugin_;
+  config::Config config_;
+  rendezvous::ProcessInfo process_;
+  std::shared_ptr<store::Store> store_;
+  plugin::Plugin plugin_;
 };
 
 // Throws std::runtime_error with the text; the process then exits with 1.

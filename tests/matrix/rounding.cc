@@ -13,7 +13,7 @@ namespace coupler::matrix {
 namespace {
 
 template <typename T>
-void check_sums(Communicator& communicator, db_dtype dtype, int mantissa_bits) {
+void check_sums(comm::Communicator& communicator, db_dtype dtype, int mantissa_bits) {
   constexpr uint64_t kCount = 5003;
   const auto input = [&](int rank, uint64_t i) {
     const uint64_t random = mix(99, static_cast<uint64_t>(rank), i);

@@ -12,7 +12,7 @@ namespace coupler::matrix {
 namespace {
 
 template <typename T>
-void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blocking) {
+void around(comm::Communicator& communicator, db_dtype dtype, uint64_t count, bool blocking) {
   const int world_size = communicator.size(), me = communicator.rank();
   const int next = (me + 1) % world_size, previous = (me + world_size - 1) % world_size;
   Values<T> out(count), in(count);
@@ -37,8 +37,8 @@ void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blo
     communicator.run(sends_first ? send : recv);
     communicator.run(sends_first ? recv : send);
   } else {
-    Work receiving = communicator.submit(recv);
-    Work sending = communicator.submit(send);
+    comm::Work receiving = communicator.submit(recv);
+    comm::Work sending = communicator.submit(send);
     sending.wait();
     receiving.wait();
   }
@@ -49,7 +49,7 @@ void around(Communicator& communicator, db_dtype dtype, uint64_t count, bool blo
   }
 }
 
-void tags(Communicator& communicator) {
+void tags(comm::Communicator& communicator) {
   const int world_size = communicator.size(), me = communicator.rank();
   constexpr int kMessages = 8;
   const int next = (me + 1) % world_size, previous = (me + world_size - 1) % world_size;
@@ -58,13 +58,13 @@ void tags(Communicator& communicator) {
     out.emplace_back(100 + i, static_cast<float>(me * 100 + i));
     in.emplace_back(100 + i, -1.0f);
   }
-  std::vector<Work> works;
+  std::vector<comm::Work> works;
   for (int i = 0; i < kMessages; ++i) {
     const auto at = static_cast<size_t>(i);
     works.push_back(communicator.submit(message(DB_RECV, previous, 1000 + i, in[at])));
     works.push_back(communicator.submit(message(DB_SEND, next, 1000 + i, out[at])));
   }
-  for (Work& work : works) work.wait();
+  for (comm::Work& work : works) work.wait();
   for (int i = 0; i < kMessages; ++i) {
     check(in[static_cast<size_t>(i)] ==
               Values<float>(100 + static_cast<size_t>(i), static_cast<float>(previous * 100 + i)),

@@ -10,7 +10,7 @@
 namespace coupler::matrix {
 namespace {
 
-void sum_of_ranks(Communicator& group, int mine, float expected, const char* what) {
+void sum_of_ranks(comm::Communicator& group, int mine, float expected, const char* what) {
   for (int step = 0; step < 20; ++step) {
     Values<float> values(static_cast<size_t>(step) * 50 + 1, static_cast<float>(mine));
     if (step % 2 == 0) {
@@ -59,8 +59,8 @@ int split(Rank& rank) {
   const auto second = world_size->split(0, me, "second");
   const float all = static_cast<float>(size * (size - 1)) / 2;
   Values<float> a(1000, static_cast<float>(me)), b(10, static_cast<float>(me));
-  Work slow = first->submit(all_reduce(a));
-  Work quick = second->submit(all_reduce(b));
+  comm::Work slow = first->submit(all_reduce(a));
+  comm::Work quick = second->submit(all_reduce(b));
   quick.wait();
   slow.wait();
   check(a[999] == all && b[9] == all, "two groups of the same ranks affect each other");

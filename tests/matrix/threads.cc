@@ -12,7 +12,7 @@
 namespace coupler::matrix {
 namespace {
 
-void sum_ones(Communicator& communicator, size_t size, bool blocking) {
+void sum_ones(comm::Communicator& communicator, size_t size, bool blocking) {
   Values<float> values(size, 1.0f);
   if (blocking) {
     communicator.run(all_reduce(values));
@@ -47,7 +47,7 @@ void on_threads(size_t count, const std::function<void(size_t)>& function) {
 int threads(Rank& rank) {
   constexpr size_t kThreads = 4;
   const auto world_size = rank.connect();
-  std::vector<std::shared_ptr<Communicator>> own;
+  std::vector<std::shared_ptr<comm::Communicator>> own;
   for (size_t i = 0; i < kThreads; ++i) {
     own.push_back(world_size->split(0, rank.rank(), fmt::format("thread-{}", i)));
   }

@@ -289,9 +289,6 @@ void replace_file(const std::string& path, const std::string& text) {
   rename_durably(temporary, path);
 }
 
-}  // namespace coupler
-
-namespace coupler::checkpoint {
 namespace {
 
 constexpr size_t kChunk = size_t{1} << 20;
@@ -331,4 +328,4 @@ WrittenFile hash_file(const std::string& path) {
   return {bytes, digest.finish()};
 }
 
-}  // namespace coupler::checkpoint
+}  // namespace coupler

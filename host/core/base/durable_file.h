@@ -156,13 +156,8 @@ void rename_durably(const std::string& from, const std::string& to);
 // Error(kIo).
 void replace_file(const std::string& path, const std::string& text);
 
-}  // namespace coupler
-
-namespace coupler::checkpoint {
-
-// Hashes a file that may be larger than memory. Plain function, any thread.
-
-// Reads the file sequentially. Throws Error(kIo) if it cannot be read.
+// Hashes a file that may be larger than memory, reading it sequentially. Any thread. Throws
+// Error(kIo) if it cannot be read.
 WrittenFile hash_file(const std::string& path);
 
-}  // namespace coupler::checkpoint
+}  // namespace coupler

@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 
-namespace coupler::checkpoint {
+namespace coupler {
 
 nlohmann::json parse_strict_json(std::string_view text, int max_nesting) {
   using Event = nlohmann::json::parse_event_t;
@@ -47,4 +47,4 @@ nlohmann::json parse_strict_json(std::string_view text, int max_nesting) {
   }
 }
 
-}  // namespace coupler::checkpoint
+}  // namespace coupler

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace coupler::checkpoint {
+namespace coupler {
 
 // What is wrong, and under which key ("" if unknown).
 struct JsonProblem {
@@ -18,4 +18,4 @@ struct JsonProblem {
 // would win), for a NUL byte, and for more levels of brackets than max_nesting.
 nlohmann::json parse_strict_json(std::string_view text, int max_nesting);
 
-}  // namespace coupler::checkpoint
+}  // namespace coupler

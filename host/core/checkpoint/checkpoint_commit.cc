@@ -58,7 +58,7 @@ std::vector<std::string> entries_of(const std::string& folder) {
 
 }  // namespace
 
-CheckpointCommit::CheckpointCommit(std::shared_ptr<Store> store, const Options& options)
+CheckpointCommit::CheckpointCommit(std::shared_ptr<store::Store> store, const Options& options)
     : store_(std::move(store)), options_(options) {}
 
 std::string CheckpointCommit::key(const char* what) const {

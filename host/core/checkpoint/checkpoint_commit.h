@@ -37,7 +37,7 @@ class CheckpointCommit {
     int64_t total_limit = 0;             // 0: all are kept
   };
   // store: used for nothing else; null if the world size is 1.
-  CheckpointCommit(std::shared_ptr<Store> store, const Options& options);
+  CheckpointCommit(std::shared_ptr<store::Store> store, const Options& options);
 
   struct Save {
     std::string path;      // of the folder for this rank's files
@@ -64,7 +64,7 @@ class CheckpointCommit {
   void check_save(const Manifest& manifest) const;
   std::string lead(Manifest manifest, const std::string& own);
 
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<store::Store> store_;
   const Options options_;
   int64_t saves_ = 0;
   std::optional<FolderWriter> folder_;  // rank 0's, from its first save on

@@ -14,7 +14,7 @@
 #include "comm/state.h"
 #include "comm/work.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 const db_registration* extension_of(const CommunicatorState& state) {
@@ -110,7 +110,7 @@ class InBackend {
   CommunicatorState& state_;
 };
 
-const db_sharding* sharding_of(const Plugin& plugin) {
+const db_sharding* sharding_of(const plugin::Plugin& plugin) {
   const DistributedBackend& table = plugin.table();
   if (!DB_HAS(&table, DistributedBackend, get_extension) || table.get_extension == nullptr) {
     return nullptr;
@@ -125,8 +125,8 @@ void complete(const CommunicatorState& state, db_op& op, uint64_t flags) {
   op.timeout_ns = state.operation_timeout_ns;
 }
 
-RendezvousInfo rendezvous_of(const std::shared_ptr<Store>& store, const std::string& name, int rank,
-                             int world_size, std::chrono::nanoseconds timeout) {
+RendezvousInfo rendezvous_of(const std::shared_ptr<store::Store>& store, const std::string& name,
+                             int rank, int world_size, std::chrono::nanoseconds timeout) {
   return {.store = store, .name = name, .rank = rank, .world_size = world_size, .timeout = timeout};
 }
 
@@ -162,7 +162,7 @@ Communicator::Communicator(std::shared_ptr<CommunicatorState> state,
 Communicator::~Communicator() = default;
 
 std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& options) {
-  const ProcessInfo& process = options.process;
+  const rendezvous::ProcessInfo& process = options.process;
   if (options.backend == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("communicator '{}': the configuration is missing", options.name),
@@ -175,10 +175,10 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
                 {.subject = options.name, .hint = "pass the result of join_store"});
   }
   auto backend = std::make_shared<RawCommunicator>(options);
-  std::shared_ptr<Store> store;
+  std::shared_ptr<store::Store> store;
   std::unique_ptr<FlightRecorder> recorder;
   if (process.world_size > 1) {
-    store = Store::with_prefix(options.store, options.name);
+    store = store::Store::with_prefix(options.store, options.name);
     const RendezvousInfo rendezvous = rendezvous_of(store, options.name, process.rank,
                                                     process.world_size, options.backend->timeout);
     SharedSettings settings = {
@@ -319,11 +319,11 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   if (result == nullptr) return nullptr;
   auto backend = std::make_shared<RawCommunicator>(state.backend->plugin(), result, state.backend);
   const std::string full_name = state.name + "/" + name;
-  std::shared_ptr<Store> store;
+  std::shared_ptr<store::Store> store;
   std::unique_ptr<FlightRecorder> recorder;
   std::vector<int> world_ranks;
   if (result->size > 1) {
-    store = Store::with_prefix(state.store, fmt::format("split/{}/{}", number, color));
+    store = store::Store::with_prefix(state.store, fmt::format("split/{}/{}", number, color));
     const auto rendezvous =
         rendezvous_of(store, full_name, result->rank, result->size, state.timeout);
     recorder = share_recorder(rendezvous);
@@ -344,9 +344,10 @@ void Communicator::verify(const SharedSettings& settings) {
     state.throw_if_dead();
     return ++state.verifications;
   }();
-  verify_settings(rendezvous_of(Store::with_prefix(state.store, fmt::format("verify/{}", number)),
-                                state.name, state.rank, state.world_size, state.timeout),
-                  settings);
+  verify_settings(
+      rendezvous_of(store::Store::with_prefix(state.store, fmt::format("verify/{}", number)),
+                    state.name, state.rank, state.world_size, state.timeout),
+      settings);
 }
 
 bool Communicator::can_shard() const { return sharding_of(state_->backend->plugin()) != nullptr; }
@@ -378,4 +379,4 @@ void Communicator::abort(const std::string& why) {
   if (host_side_ != nullptr) host_side_->abort(why);
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -23,7 +23,7 @@
 #include "rendezvous/process_info.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 // Registration: makes memory known to a communicator's backend (coupler/registration.h) while this
 // lives, so that the backend may move it without copies through its own buffers. Changes no result.
@@ -75,15 +75,16 @@ class Work {
 };
 
 struct CommunicatorOptions {
-  Plugin plugin;
-  ProcessInfo process;
-  std::shared_ptr<Store> store;  // of the job; null if the world size is 1
-  const BackendConfig* backend;  // timeout, interface, the plugin's options; read during create
-  std::string name = "world";    // unique per job: prefixes store keys, appears in messages
+  plugin::Plugin plugin;
+  rendezvous::ProcessInfo process;
+  std::shared_ptr<store::Store> store;  // of the job; null if the world size is 1
+  const config::BackendConfig*
+      backend;                 // timeout, interface, the plugin's options; read during create
+  std::string name = "world";  // unique per job: prefixes store keys, appears in messages
   // Where this rank's tensors are, besides host memory; null: nowhere else.
   std::shared_ptr<const DeviceMemory> device = nullptr;
   // What moves host memory (objects, numbers) if the plugin moves only the device's.
-  std::function<Plugin()> host_side = nullptr;
+  std::function<plugin::Plugin()> host_side = nullptr;
 };
 
 class Communicator {
@@ -142,4 +143,4 @@ class Communicator {
   std::shared_ptr<Communicator> host_side_;   // null: the backend takes host memory
 };
 
-}  // namespace coupler
+}  // namespace coupler::comm

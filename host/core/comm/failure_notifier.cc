@@ -9,7 +9,7 @@
 
 #include "base/process.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 constexpr std::string_view kErrorKey = "notice/mark";
@@ -201,4 +201,4 @@ std::string describe_disagreement(int rank, const Fingerprint& mine, const Disag
   return describe(mine) == describe(other.theirs) ? text + " with different counts per rank" : text;
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -14,12 +14,13 @@
 #include "comm/flight_recorder.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 class FailureNotifier {
  public:
   // recorder may be null; the store's keys are the communicator's own.
-  FailureNotifier(FlightRecorder* recorder, std::shared_ptr<Store> store, int rank, int world_size)
+  FailureNotifier(FlightRecorder* recorder, std::shared_ptr<store::Store> store, int rank,
+                  int world_size)
       : recorder_(recorder), store_(std::move(store)), rank_(rank), world_size_(world_size) {}
 
   bool through_store() const { return recorder_ == nullptr; }
@@ -55,7 +56,7 @@ class FailureNotifier {
   void await_others(uint64_t sequence) const;  // at most half a second
 
   FlightRecorder* recorder_;
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<store::Store> store_;
   int rank_, world_size_;
   mutable std::mutex mutex_;  // of recent_
   std::array<RecentOperation, 16> recent_;
@@ -64,4 +65,4 @@ class FailureNotifier {
 // "rank 0 called all_reduce f32 x3 sum and rank 1 called barrier"
 std::string describe_disagreement(int rank, const Fingerprint& mine, const Disagreement& other);
 
-}  // namespace coupler
+}  // namespace coupler::comm

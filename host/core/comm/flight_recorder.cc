@@ -13,7 +13,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 // Equal in two processes if /proc/PID of one is the same process for the other.
@@ -382,4 +382,4 @@ std::optional<SharedError> FlightRecorder::shared_error() const {
                      shared.error_text};
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-namespace coupler {
+namespace coupler::comm {
 
 // SharedMemory: memory shared by the ranks of one communicator on one machine. It is an anonymous
 // memory file of rank 0, opened by the others through /proc, so that killed processes leave no
@@ -186,4 +186,4 @@ class FlightRecorder {
   Word* counts_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -194,4 +194,4 @@ std::unique_ptr<FlightRecorder> share_recorder(const RendezvousInfo& rendezvous)
                                           rendezvous.world_size);
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -11,13 +11,13 @@
 #include "comm/flight_recorder.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 // What must be equal on every rank, in the order in which differences are reported.
 using SharedSettings = std::vector<std::pair<std::string, std::string>>;
 
 struct RendezvousInfo {
-  std::shared_ptr<Store> store;  // of this communicator
+  std::shared_ptr<store::Store> store;  // of this communicator
   std::string name;
   int rank = 0;
   int world_size = 1;
@@ -34,4 +34,4 @@ std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own);
 // Null on every rank if some rank cannot share the others' memory.
 std::unique_ptr<FlightRecorder> share_recorder(const RendezvousInfo& rendezvous);
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -11,7 +11,7 @@
 #include "comm/state.h"
 #include "config/validate.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 void host_log(void*, db_severity severity, const char* component, const char* message) {
@@ -76,9 +76,9 @@ const db_host& host_services() {
   return host;
 }
 
-BackendStore::BackendStore(std::shared_ptr<Store> store, const std::string& prefix,
+BackendStore::BackendStore(std::shared_ptr<store::Store> store, const std::string& prefix,
                            std::chrono::nanoseconds default_timeout)
-    : store_(Store::with_prefix(std::move(store), prefix)),
+    : store_(store::Store::with_prefix(std::move(store), prefix)),
       default_timeout_(default_timeout),
       table_{.struct_size = sizeof(db_store),
              .context = this,
@@ -162,7 +162,7 @@ std::string_view type_name(db_option_type type) {
   }
 }
 
-db_option convert(const PluginOption& option) {
+db_option convert(const config::PluginOption& option) {
   db_option result{};
   result.struct_size = sizeof(result);
   if (std::holds_alternative<int64_t>(option.value)) {
@@ -180,25 +180,26 @@ db_option convert(const PluginOption& option) {
   return result;
 }
 
-std::string place(const PluginOption& option) {
+std::string place(const config::PluginOption& option) {
   return option.source.text.empty() ? "" : option.source.text + ": ";
 }
 
-const std::vector<PluginOption>* table_of(const std::string& plugin, const BackendConfig& backend) {
+const std::vector<config::PluginOption>* table_of(const std::string& plugin,
+                                                  const config::BackendConfig& backend) {
   const auto found = backend.options.find(plugin);
   return found == backend.options.end() ? nullptr : &found->second;
 }
 
 }  // namespace
 
-PluginOptions::PluginOptions(const DistributedBackend& plugin, const BackendConfig& backend,
+PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::BackendConfig& backend,
                              const std::string& taken)
     : name_(plugin.name) {
   uint64_t count = 0;
   const db_option* const* known = plugin.default_options(&count);
-  const std::vector<PluginOption>* table = table_of(name_, backend);
+  const std::vector<config::PluginOption>* table = table_of(name_, backend);
   if (table == nullptr) return;
-  for (const PluginOption& option : *table) {
+  for (const config::PluginOption& option : *table) {
     if (!taken.empty() && option.key == taken) continue;
     const std::string key = fmt::format("backend.{}.{}", name_, option.key);
     const auto* const* found = std::find_if(
@@ -254,8 +255,8 @@ std::vector<std::pair<std::string, std::string>> PluginOptions::settings() const
   return settings;
 }
 
-std::string base_option(const std::string& plugin, const BackendConfig& backend) {
-  const PluginOption* option = find_base(backend, plugin);
+std::string base_option(const std::string& plugin, const config::BackendConfig& backend) {
+  const config::PluginOption* option = config::find_base(backend, plugin);
   if (option == nullptr) return {};
   if (const auto* text = std::get_if<std::string>(&option->value)) return *text;
   throw Error(ErrorCode::kConfig,
@@ -267,16 +268,17 @@ std::string base_option(const std::string& plugin, const BackendConfig& backend)
 
 namespace {
 
-Plugin load_base(const CommunicatorOptions& options) {
+plugin::Plugin load_base(const CommunicatorOptions& options) {
   const std::string wrapper = options.plugin.name();
-  BackendConfig backend = *options.backend;
+  config::BackendConfig backend = *options.backend;
   backend.use = base_option(wrapper, backend);
   backend.sha256.clear();  // the pin is the wrapper's
   if (backend.use.empty() || backend.use == "auto") {
     const bool on_host = options.device == nullptr || !options.device->is_cuda();
-    backend.use = resolve_auto(backend, mpi_launch_of(options.process), on_host);
+    backend.use =
+        plugin::resolve_auto(backend, rendezvous::mpi_launch_of(options.process), on_host);
   }
-  Plugin base = Plugin::load(backend);
+  plugin::Plugin base = plugin::Plugin::load(backend);
   if ((base.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
     throw Error(ErrorCode::kConfig,
                 fmt::format("backend.{}.base = '{}': that backend itself needs a base; a base must "
@@ -309,7 +311,7 @@ RawCommunicator::RawCommunicator(const CommunicatorOptions& options)
   }
 }
 
-RawCommunicator::RawCommunicator(Plugin plugin, db_communicator* communicator,
+RawCommunicator::RawCommunicator(plugin::Plugin plugin, db_communicator* communicator,
                                  std::shared_ptr<RawCommunicator> parent)
     : plugin_(std::move(plugin)), parent_(std::move(parent)), communicator_(communicator) {}
 
@@ -379,4 +381,4 @@ bool RawCommunicator::can_abort() const {
   return can(DB_CAP_ABORT) && (!base_ || base_->can_abort());
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

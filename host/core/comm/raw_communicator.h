@@ -17,7 +17,7 @@
 #include "config/config.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 // What the host provides to a backend: the log, and a view of the job's store. The C structs'
 // functions are [any-thread], as the ABI requires, and never throw.
@@ -27,7 +27,7 @@ const db_host& host_services();  // lives as long as the process
 // A db_store over a Store; keys get the prefix. It must outlive the communicator that uses it.
 class BackendStore {
  public:
-  BackendStore(std::shared_ptr<Store> store, const std::string& prefix,
+  BackendStore(std::shared_ptr<store::Store> store, const std::string& prefix,
                std::chrono::nanoseconds default_timeout);
   BackendStore(const BackendStore&) = delete;
   BackendStore& operator=(const BackendStore&) = delete;
@@ -43,7 +43,7 @@ class BackendStore {
                        db_error* error);
   static db_status derive_key(void* context, const char* purpose, uint8_t key[32], db_error* error);
 
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<store::Store> store_;
   std::chrono::nanoseconds default_timeout_;
   db_store table_;
 };
@@ -55,7 +55,7 @@ class PluginOptions {
  public:
   // Throws Error(kConfig) naming the source of an unknown or mistyped option. The key `taken` is
   // the host's own and not passed to the plugin.
-  PluginOptions(const DistributedBackend& plugin, const BackendConfig& backend,
+  PluginOptions(const DistributedBackend& plugin, const config::BackendConfig& backend,
                 const std::string& taken = {});
 
   PluginOptions(const PluginOptions&) = delete;
@@ -74,14 +74,14 @@ class PluginOptions {
 };
 
 // The option `base` of a wrapper's table, "" if it is not set. Throws Error(kConfig).
-std::string base_option(const std::string& plugin, const BackendConfig& backend);
+std::string base_option(const std::string& plugin, const config::BackendConfig& backend);
 
 class RawCommunicator {
  public:
   // Also loads the base if the plugin needs one. Nothing is connected yet.
   explicit RawCommunicator(const CommunicatorOptions& options);
   // Of a split: the store, options and base that create() was given stay alive in the parent.
-  RawCommunicator(Plugin plugin, db_communicator* communicator,
+  RawCommunicator(plugin::Plugin plugin, db_communicator* communicator,
                   std::shared_ptr<RawCommunicator> parent);
   ~RawCommunicator();
   RawCommunicator(const RawCommunicator&) = delete;
@@ -90,7 +90,7 @@ class RawCommunicator {
   void connect();                   // collective; throws
   SharedSettings settings() const;  // what ranks must agree on, of the plugin and its base
 
-  const Plugin& plugin() const { return plugin_; }
+  const plugin::Plugin& plugin() const { return plugin_; }
   db_communicator* get() const { return communicator_; }
   const db_communicator_functions& functions() const { return *communicator_->functions; }
   bool can(uint64_t capability) const { return (plugin_.table().capabilities & capability) != 0; }
@@ -100,10 +100,10 @@ class RawCommunicator {
   bool takes(db_memory memory) const;
 
  private:
-  Plugin plugin_;
+  plugin::Plugin plugin_;
   std::shared_ptr<RawCommunicator> base_;    // of a wrapper
   std::shared_ptr<RawCommunicator> parent_;  // of a split
-  ProcessInfo process_;
+  rendezvous::ProcessInfo process_;
   std::string prefix_;
   std::string interface_name_;
   int device_index_ = -1;
@@ -113,4 +113,4 @@ class RawCommunicator {
   db_communicator* communicator_ = nullptr;
 };
 
-}  // namespace coupler
+}  // namespace coupler::comm

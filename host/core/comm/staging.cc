@@ -4,7 +4,7 @@
 
 #include "comm/flight_recorder.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 uint64_t sum_of(const uint64_t* counts, int world_size) {
@@ -80,4 +80,4 @@ bool run_alone(const DeviceMemory& device, const db_op& op) {
   return true;
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

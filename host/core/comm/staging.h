@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace coupler {
+namespace coupler::comm {
 
 // DeviceMemory: what a communicator needs from the accelerator that holds its rank's tensors,
 // without LibTorch's types. [any-thread]; the calling thread's stream is the one that LibTorch's
@@ -62,4 +62,4 @@ class Staging {
 // Performs the operation in a world of one, in stream order; false if it is more than a copy.
 bool run_alone(const DeviceMemory& device, const db_op& op);
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "comm/watchdog.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 ErrorCode code_of(db_status status) {
   switch (status) {
@@ -92,7 +92,7 @@ int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
 }  // namespace
 
 CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCommunicator> raw,
-                                     std::shared_ptr<Store> store_in,
+                                     std::shared_ptr<store::Store> store_in,
                                      std::chrono::nanoseconds timeout_in,
                                      std::unique_ptr<FlightRecorder> recorder_in,
                                      std::vector<int> world_ranks_in)
@@ -377,4 +377,4 @@ void CommunicatorState::release_finished() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -20,7 +20,7 @@
 #include "comm/raw_communicator.h"
 #include "store/peers.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 // Turns a backend's db_error into coupler::Error. ErrorBuffer is the memory the backend writes to;
 // it belongs to one call.
@@ -77,7 +77,7 @@ struct PendingOperation {
 
 struct CommunicatorState {
   CommunicatorState(std::string name, std::shared_ptr<RawCommunicator> backend,
-                    std::shared_ptr<Store> store, std::chrono::nanoseconds timeout,
+                    std::shared_ptr<store::Store> store, std::chrono::nanoseconds timeout,
                     std::unique_ptr<FlightRecorder> recorder, std::vector<int> world_ranks);
   ~CommunicatorState();
   CommunicatorState(const CommunicatorState&) = delete;
@@ -116,7 +116,7 @@ struct CommunicatorState {
   // become known.
   struct LostMember {
     int rank;  // of this communicator
-    PeerLoss loss;
+    store::PeerLoss loss;
   };
   std::optional<LostMember> lost_member(std::chrono::milliseconds wait = {}) const;
   // The error of an operation that cannot end because a rank it needs is lost.
@@ -137,9 +137,9 @@ struct CommunicatorState {
   // the host's, which can name the missing ranks, comes first.
   const int64_t operation_timeout_ns;
 
-  std::shared_ptr<Store> store;        // of this communicator; null if the world size is 1
-  const std::vector<int> world_ranks;  // of the job, by rank of this communicator
-  const std::shared_ptr<Peers> peers;  // null if they are not watched
+  std::shared_ptr<store::Store> store;        // of this communicator; null if the world size is 1
+  const std::vector<int> world_ranks;         // of the job, by rank of this communicator
+  const std::shared_ptr<store::Peers> peers;  // null if they are not watched
   std::shared_ptr<RawCommunicator> backend;
   db_communicator* const communicator;
   const db_communicator_functions* const functions;
@@ -173,4 +173,4 @@ struct CommunicatorState {
   bool set_first_error(const Error& error);
 };
 
-}  // namespace coupler
+}  // namespace coupler::comm

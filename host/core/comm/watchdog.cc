@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 constexpr auto kPeriod = std::chrono::milliseconds(30);
@@ -148,9 +148,10 @@ void Watchdog::check_peers(const Stuck& stuck, Clock::time_point now) {
   const auto lost = state_.lost_member();
   if (!lost) return;
   // What a rank sent before it ended or left may still be in flight, and may be all that is needed.
-  const auto patience = lost->loss.reason == PeerLoss::Reason::kLeft   ? kLeft
-                        : lost->loss.reason <= PeerLoss::Reason::kGone ? kStall
-                                                                       : Clock::duration::zero();
+  const auto patience = lost->loss.reason == store::PeerLoss::Reason::kLeft ? kLeft
+                        : lost->loss.reason <= store::PeerLoss::Reason::kGone
+                            ? kStall
+                            : Clock::duration::zero();
   if (now - std::max(stuck.since, lost->loss.when) < patience) return;
   state_.end(state_.peer_error(stuck.operation, *lost));
 }
@@ -221,4 +222,4 @@ void Watchdog::free_stuck_threads() {
   _exit(kExitPeer);
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

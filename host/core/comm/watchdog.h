@@ -12,7 +12,7 @@
 
 #include "comm/state.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 class Watchdog {
  public:
@@ -60,4 +60,4 @@ class Watchdog {
   std::thread thread_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 Work::State::~State() {
   if (pending == nullptr) return;
@@ -69,4 +69,4 @@ bool Work::done() {
   return true;
 }
 
-}  // namespace coupler
+}  // namespace coupler::comm

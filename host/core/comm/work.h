@@ -8,7 +8,7 @@
 #include "comm/communicator.h"
 #include "comm/state.h"
 
-namespace coupler {
+namespace coupler::comm {
 
 struct Work::State {
   State(std::shared_ptr<CommunicatorState> communicator, const Operation& operation,
@@ -29,4 +29,4 @@ struct Work::State {
   SpanRecord span = {};                       // begun if spans are recorded
 };
 
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -21,7 +21,7 @@
 #include "config/toml.h"
 #include "config/value.h"
 
-namespace coupler {
+namespace coupler::config {
 
 // Reads the sources of configuration: the file and the arguments of -o. Pure, except that it reads
 // the file.
@@ -109,11 +109,11 @@ std::pair<std::string, std::string> split_override(const std::string& text) {
 
 }  // namespace
 
-}  // namespace coupler
+}  // namespace coupler::config
 
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
-namespace coupler {
+namespace coupler::config {
 
 // load_config: applies the layers to the defaults, one after the other.
 
@@ -421,4 +421,4 @@ ConfigRequest take_config_arguments(int& argc, char** argv) {
   return request;
 }
 
-}  // namespace coupler
+}  // namespace coupler::config

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-namespace coupler {
+namespace coupler::config {
 
 // One value of a [backend.NAME] table; the plugin defines what the key means.
 using OptionValue = std::variant<std::string, int64_t, double, bool>;
@@ -75,4 +75,4 @@ ConfigRequest take_config_arguments(int& argc, char** argv);
 // and what mixed precision does.
 std::string explain_config(const Config& config);
 
-}  // namespace coupler
+}  // namespace coupler::config

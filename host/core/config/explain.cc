@@ -10,7 +10,7 @@
 #include "config/schema.h"
 #include "config/value.h"
 
-namespace coupler {
+namespace coupler::config {
 
 // Describes training.mixed_precision in words, for `coupler config --explain` and the Accelerator's
 // startup line. Pure functions.
@@ -97,4 +97,4 @@ std::string explain_config(const Config& config) {
   return text;
 }
 
-}  // namespace coupler
+}  // namespace coupler::config

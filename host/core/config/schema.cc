@@ -13,7 +13,7 @@
 
 #include "base/units.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 // What a row of keys.def says about values beyond their type.
@@ -179,11 +179,15 @@ std::vector<std::string> schema_names() {
   return names;
 }
 
-CodeSettings AcceleratorOptions::by_key() const {
-  CodeSettings settings;
-  add_if_set(settings, "backend.use", backend);
-  add_if_set(settings, "backend.timeout", timeout);
-  add_fields(settings, *this);
+}  // namespace coupler::config
+
+namespace coupler {
+
+config::CodeSettings AcceleratorOptions::by_key() const {
+  config::CodeSettings settings;
+  config::add_if_set(settings, "backend.use", backend);
+  config::add_if_set(settings, "backend.timeout", timeout);
+  config::add_fields(settings, *this);
   settings.insert(settings.end(), values.begin(), values.end());
   return settings;
 }

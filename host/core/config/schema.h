@@ -11,7 +11,7 @@
 #include "config/config.h"
 #include "config/value.h"
 
-namespace coupler {
+namespace coupler::config {
 
 struct SchemaKey {
   std::string name;  // "backend.use"
@@ -32,4 +32,4 @@ std::string environment_name(std::string_view key);
 // Every full key, for suggestions.
 std::vector<std::string> schema_names();
 
-}  // namespace coupler
+}  // namespace coupler::config

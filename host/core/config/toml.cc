@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 class NestingScanner {
@@ -99,14 +99,14 @@ std::optional<TextPosition> find_deep_nesting(std::string_view text, int max_dep
 struct TomlAssertionFailed {};
 [[noreturn]] static void fail_toml_assertion() { throw TomlAssertionFailed(); }
 
-}  // namespace coupler
+}  // namespace coupler::config
 
 #undef NDEBUG
 #define TOML_ASSERT(condition) \
-  (static_cast<bool>(condition) ? static_cast<void>(0) : ::coupler::fail_toml_assertion())
+  (static_cast<bool>(condition) ? static_cast<void>(0) : ::coupler::config::fail_toml_assertion())
 #include <toml++/toml.h>
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 constexpr const char* kSyntaxHint = "https://toml.io shows the syntax";
@@ -242,4 +242,4 @@ std::optional<std::vector<TomlEntry>> read_toml_value(std::string_view key, std:
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::config

@@ -9,7 +9,7 @@
 
 #include "config/value.h"
 
-namespace coupler {
+namespace coupler::config {
 
 // Scans TOML before it is parsed: parser and tree are recursive, and hostile input ([[[[… or
 // a.a.a.a…) would overflow the stack. Pure function.
@@ -41,4 +41,4 @@ std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name);
 // Parses one value as written after "key =": entries below key, or null if it is not TOML.
 std::optional<std::vector<TomlEntry>> read_toml_value(std::string_view key, std::string_view text);
 
-}  // namespace coupler
+}  // namespace coupler::config

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 Error contradiction(const std::string& key, const std::string& value, const std::string& why,
@@ -90,4 +90,4 @@ std::string wrapper_base(const BackendConfig& backend, const std::string& wrappe
   return text == nullptr || text->empty() ? "auto" : *text;
 }
 
-}  // namespace coupler
+}  // namespace coupler::config

@@ -9,7 +9,7 @@
 
 #include "config/config.h"
 
-namespace coupler {
+namespace coupler::config {
 
 // One Error(kConfig) for each, whose subject is the key to look at first.
 std::vector<Error> conflicts_in(const Config& config);
@@ -31,4 +31,4 @@ const PluginOption* find_base(const BackendConfig& backend, const std::string& w
 // is created reports the wrong type.
 std::string wrapper_base(const BackendConfig& backend, const std::string& wrapper);
 
-}  // namespace coupler
+}  // namespace coupler::config

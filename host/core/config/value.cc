@@ -7,7 +7,7 @@
 
 #include "base/units.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 // A TOML basic string; control characters are escaped, so that it is safe to print.
@@ -150,4 +150,4 @@ std::string render(const OptionValue& value) {
   return std::visit([](const auto& held) { return render(SettingValue(held)); }, value);
 }
 
-}  // namespace coupler
+}  // namespace coupler::config

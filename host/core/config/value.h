@@ -12,7 +12,7 @@
 
 #include "config/config.h"
 
-namespace coupler {
+namespace coupler::config {
 
 // A TOML value that no key accepts, described in words, e.g. "table", "date or time".
 struct OtherValue {
@@ -39,4 +39,4 @@ std::string describe(const RawValue& value);
 std::string render(const SettingValue& value);
 std::string render(const OptionValue& value);
 
-}  // namespace coupler
+}  // namespace coupler::config

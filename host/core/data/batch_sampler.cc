@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace coupler {
+namespace coupler::data {
 namespace {
 
 size_t global_batch(const BatchSamplerOptions& spec) {
@@ -112,4 +112,4 @@ void shuffled_order(size_t count, uint64_t seed, uint64_t epoch, std::vector<siz
   for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[draws.below(i)]);
 }
 
-}  // namespace coupler
+}  // namespace coupler::data

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace coupler {
+namespace coupler::data {
 
 struct BatchSamplerOptions {
   size_t samples = 0;
@@ -70,4 +70,4 @@ class BatchSampler {
 // Fills `order`, reusing its memory.
 void shuffled_order(size_t count, uint64_t seed, uint64_t epoch, std::vector<size_t>& order);
 
-}  // namespace coupler
+}  // namespace coupler::data

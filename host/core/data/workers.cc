@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace coupler {
+namespace coupler::data {
 
 Workers::Workers(size_t count, size_t ahead, Work work) : work_(std::move(work)), pieces_(ahead) {
   threads_.reserve(count);
@@ -72,4 +72,4 @@ void Workers::run(size_t worker) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::data

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace coupler {
+namespace coupler::data {
 
 class Workers {
  public:
@@ -52,4 +52,4 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::data

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <string_view>
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 constexpr uint64_t kPage = 4096;
@@ -80,4 +80,4 @@ void MemoryLedger::look() {
   result_.when = phase_;
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

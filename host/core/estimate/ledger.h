@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-namespace coupler {
+namespace coupler::estimate {
 
 enum class MemoryCategory {
   kParameters,   // as kept from step to step
@@ -77,4 +77,4 @@ class MemoryLedger {
   MemoryEstimate result_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::estimate

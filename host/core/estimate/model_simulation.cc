@@ -11,7 +11,7 @@
 
 #include "sharding/flat_layout.h"
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 using Block = MemoryLedger::Block;
@@ -19,13 +19,13 @@ using Block = MemoryLedger::Block;
 constexpr uint64_t kTrimBytes = uint64_t{16} << 20;  // strategy/sharded_model_make.cc
 
 uint64_t aligned_bytes(int64_t elements, uint64_t element) {
-  return static_cast<uint64_t>(aligned_elements(elements)) * element;
+  return static_cast<uint64_t>(sharding::aligned_elements(elements)) * element;
 }
 uint64_t disk_block(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
-ShardLayout layout_for(const EstimateUnit& unit, const LoggedModel& model,
-                       const EstimatePlan& plan) {
-  std::vector<ShardParameter> parameters;
+sharding::ShardLayout layout_for(const EstimateUnit& unit, const LoggedModel& model,
+                                 const EstimatePlan& plan) {
+  std::vector<sharding::ShardParameter> parameters;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const LoggedParameter& parameter = model.parameters[unit.parameters[i]];
     parameters.push_back({.index = unit.parameters[i],
@@ -33,15 +33,15 @@ ShardLayout layout_for(const EstimateUnit& unit, const LoggedModel& model,
                           .numel = static_cast<int64_t>(parameter.numel()),
                           .trains = parameter.trainable});
   }
-  return ShardLayout(parameters, unit.whole_gradients, plan.group_rank, plan.group_size);
+  return sharding::ShardLayout(parameters, unit.whole_gradients, plan.group_rank, plan.group_size);
 }
 
-bool carries_error(const CommunicationConfig& communication) {
+bool carries_error(const config::CommunicationConfig& communication) {
   return communication.gradients == "int8" || communication.gradients == "powersgd";
 }
 
 // The encoded size of `elements` elements (strategy/bucket_reduction.cc); 0 without a codec.
-uint64_t code_bytes(const CommunicationConfig& communication, uint64_t elements) {
+uint64_t code_bytes(const config::CommunicationConfig& communication, uint64_t elements) {
   const std::string& name = communication.gradients;
   if (name == "bf16" || name == "fp16") return 2 * elements;
   if (name != "int8") return 0;
@@ -82,15 +82,15 @@ ModelSimulation::ModelSimulation(MemoryLedger& ledger, const StepLog& log, const
       ledger.result().largest_unit_name = unit.name;
     }
   }
-  std::vector<const ShardLayout*> layouts;
+  std::vector<const sharding::ShardLayout*> layouts;
   for (const Unit& unit : units_) layouts.push_back(&unit.layout);
-  launch_order_ = first_reduce_order(layouts);
+  launch_order_ = sharding::first_reduce_order(layouts);
 }
 
 // strategy/flat_parameters.cc
 void ModelSimulation::make_flat(const std::vector<size_t>& parameters, bool gradients) {
   std::vector<size_t> trained;
-  std::vector<FlatParameter> sizes;
+  std::vector<sharding::FlatParameter> sizes;
   for (const size_t p : parameters) {
     if (!trains(p)) continue;
     const LoggedParameter& parameter = model_.parameters[p];
@@ -100,7 +100,7 @@ void ModelSimulation::make_flat(const std::vector<size_t>& parameters, bool grad
                      .numel = static_cast<int64_t>(parameter.numel())});
   }
   const int64_t most = plan_.sub_group > 0 ? plan_.sub_group : std::numeric_limits<int64_t>::max();
-  for (FlatLayout& group : lay_out_flat(sizes, most)) {
+  for (sharding::FlatLayout& group : sharding::lay_out_flat(sizes, most)) {
     for (size_t& parameter : group.parameters) parameter = trained[parameter];
     const LoggedParameter& first = model_.parameters[group.parameters.front()];
     const uint64_t bytes = static_cast<uint64_t>(group.numel) * first.element_size;
@@ -122,7 +122,7 @@ void ModelSimulation::make_flat(const std::vector<size_t>& parameters, bool grad
 // strategy/gradient_compression.cc, for one group of unsharded gradients in fp32: what is carried
 // from step to step, and the memory of its reductions, which its buckets share.
 void ModelSimulation::keep_compression(const std::vector<size_t>& slots, uint64_t bytes) {
-  const CommunicationConfig& communication = plan_.communication;
+  const config::CommunicationConfig& communication = plan_.communication;
   if (carries_error(communication)) keep(MemoryCategory::kBuffers, bytes);
   if (const uint64_t code = code_bytes(communication, bytes / 4); code > 0) {
     // strategy/compressed_collectives.cc: sums_, sent_, received_
@@ -210,7 +210,7 @@ void ModelSimulation::give_shards() {
            static_cast<uint64_t>(unit.layout.staging_numel) * plan.reduce_element);
     }
     // ShardUnit::encode_gradients
-    for (const ShardTransfer& transfer : unit.layout.transfers) {
+    for (const sharding::ShardTransfer& transfer : unit.layout.transfers) {
       if (transfer.trains && encodes(unit) && carries_error(plan_.communication))
         keep(MemoryCategory::kBuffers, static_cast<uint64_t>(transfer.numel) * plan.reduce_element);
     }
@@ -330,7 +330,7 @@ void ModelSimulation::fill(size_t resident, bool aside) {
 
 // strategy/shard_transfer.cc, gather_unit
 void ModelSimulation::gather_packed(const Unit& unit, uint64_t element, bool aside) {
-  for (const ShardTransfer& transfer : unit.layout.transfers) {
+  for (const sharding::ShardTransfer& transfer : unit.layout.transfers) {
     if (!transfer.packed()) continue;
     Block packed = pool_.take(MemoryCategory::kBuffers,
                               static_cast<uint64_t>(transfer.numel) * element, aside);
@@ -406,7 +406,7 @@ void ModelSimulation::launch(Unit& unit) {
         pool_.take(MemoryCategory::kBuffers,
                    static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->reduce_element);
   }
-  for (const ShardTransfer& transfer : unit.layout.transfers) {
+  for (const sharding::ShardTransfer& transfer : unit.layout.transfers) {
     if (!transfer.trains) continue;
     const auto numel = static_cast<uint64_t>(transfer.numel);
     if (transfer.packed()) {
@@ -432,7 +432,7 @@ void ModelSimulation::finish(Unit& unit) {
     optimizer_disk_->write(unit.gradient_block);
   }
   if (unit.plan->reduces_converted) {
-    for (const ShardPart& part : unit.layout.parts) {
+    for (const sharding::ShardPart& part : unit.layout.parts) {
       Block converted =
           ledger_.take(MemoryCategory::kBuffers,
                        static_cast<uint64_t>(part.end - part.begin) * unit.plan->element);
@@ -463,7 +463,7 @@ void ModelSimulation::backward_ended(bool reduced) {
     replicated_gradients_.clear();
     in_backward_ = false;
     if (!std::exchange(order_learned_, true)) {
-      launch_order_ = learned_reduce_order(completion_order_, launch_order_);
+      launch_order_ = sharding::learned_reduce_order(completion_order_, launch_order_);
     }
   }
   residency_->end_of_pass();
@@ -502,4 +502,4 @@ void ModelSimulation::stepped() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

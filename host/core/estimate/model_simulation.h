@@ -13,7 +13,7 @@
 #include "estimate/step_log.h"
 #include "sharding/shard_layout.h"
 
-namespace coupler {
+namespace coupler::estimate {
 
 class ModelSimulation {
  public:
@@ -34,7 +34,7 @@ class ModelSimulation {
   struct Unit {
     const EstimateUnit* plan = nullptr;
     int keep = 0;
-    ShardLayout layout;
+    sharding::ShardLayout layout;
     size_t resident = kNone;                                  // in residency_
     size_t parameters_block = kNone, gradient_block = kNone;  // on the disk
     std::vector<size_t> state_blocks;                         // likewise
@@ -79,4 +79,4 @@ class ModelSimulation {
   bool in_backward_ = false, order_learned_ = false;
 };
 
-}  // namespace coupler
+}  // namespace coupler::estimate

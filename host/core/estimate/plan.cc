@@ -14,7 +14,7 @@
 #include "plugin/plugin.h"
 #include "sharding/model_description.h"
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 // A base that only provides its rank and size; it transfers nothing.
@@ -49,7 +49,7 @@ constexpr db_communicator_functions kMadeUp = {
 };
 
 // The description refers to the model's own strings.
-void describe(const LoggedModel& model, ModelDescription& description) {
+void describe(const LoggedModel& model, sharding::ModelDescription& description) {
   for (const LoggedModule& module : model.modules) {
     description.add_module(module.name, module.type, module.parent);
   }
@@ -61,7 +61,7 @@ void describe(const LoggedModel& model, ModelDescription& description) {
 // One rank's communicator of a sharding plugin, over a dummy base.
 class MadeUpRank {
  public:
-  MadeUpRank(const DistributedBackend& table, const PluginOptions& options, int rank,
+  MadeUpRank(const DistributedBackend& table, const comm::PluginOptions& options, int rank,
              int world_size)
       : table_(table), base_{sizeof(db_communicator), &kMadeUp, rank, world_size} {
     db_base base = {.struct_size = sizeof(db_base), .role = "world", .communicator = &base_};
@@ -83,12 +83,12 @@ class MadeUpRank {
         .bases = bases,
         .base_count = 1,
     };
-    ErrorBuffer error;
+    comm::ErrorBuffer error;
     const db_status status = table.create(&params, &communicator_, error.get());
     if (status != DB_OK) {
       communicator_ = nullptr;
-      throw make_error(status, error, fmt::format("an estimate for {} processes", world_size),
-                       table.name);
+      throw comm::make_error(status, error, fmt::format("an estimate for {} processes", world_size),
+                             table.name);
     }
   }
   ~MadeUpRank() {
@@ -101,9 +101,9 @@ class MadeUpRank {
   void plan(const db_model& model, const Use& use) const {
     const auto* sharding = static_cast<const db_sharding*>(table_.get_extension(DB_SHARDING));
     const db_plan* plan = nullptr;
-    ErrorBuffer error;
+    comm::ErrorBuffer error;
     const db_status status = sharding->plan(communicator_, &model, &plan, error.get());
-    if (status != DB_OK) throw make_error(status, error, "its sharding plan", table_.name);
+    if (status != DB_OK) throw comm::make_error(status, error, "its sharding plan", table_.name);
     const std::unique_ptr<const db_plan, decltype(sharding->release)> holder(plan,
                                                                              sharding->release);
     use(*plan);
@@ -130,8 +130,8 @@ EstimateUnit take(const db_unit& unit, const LoggedModel& model, size_t ranks) {
   const db_dtype compute = unit.compute_dtype != 0 ? unit.compute_dtype : own;
   const db_dtype reduce = unit.reduce_dtype != 0 ? unit.reduce_dtype : compute;
   result.element = first.element_size;
-  result.compute_element = dtype_size(compute);
-  result.reduce_element = dtype_size(reduce);
+  result.compute_element = comm::dtype_size(compute);
+  result.reduce_element = comm::dtype_size(reduce);
   result.converts = compute != own || unit.output_dtype != 0;
   result.reduces_converted = reduce != own;
   return result;
@@ -143,18 +143,18 @@ int buffers_of(const db_offload* offload) {
 
 }  // namespace
 
-EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int rank,
+EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& model, int rank,
                       int world_size) {
   EstimatePlan result{
       .world_size = world_size, .rank = rank, .group_rank = rank, .group_size = world_size};
-  const Plugin plugin = Plugin::load(config);
+  const plugin::Plugin plugin = plugin::Plugin::load(config);
   const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-  const PluginOptions options(plugin.table(), config, wraps ? "base" : "");
+  const comm::PluginOptions options(plugin.table(), config, wraps ? "base" : "");
   if (plugin.table().get_extension == nullptr ||
       plugin.table().get_extension(DB_SHARDING) == nullptr) {
     return result;
   }
-  ModelDescription description;
+  sharding::ModelDescription description;
   describe(model, description);
   std::vector<int> groups;
   for (int other = 0; other < world_size; ++other) {
@@ -186,4 +186,4 @@ EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "estimate/step_log.h"
 
-namespace coupler {
+namespace coupler::estimate {
 
 struct EstimateUnit {
   std::string name;
@@ -32,7 +32,7 @@ struct EstimatePlan {
   bool overlap = false;
   int optimizer_buffers = -1, parameter_buffers = -1;  // of offload to a disk; -1: none
   int64_t sub_group = 0;  // elements in a piece of the optimizer's state; unsharded models only
-  CommunicationConfig communication = {};
+  config::CommunicationConfig communication = {};
 
   bool sharded() const { return !units.empty(); }
   // LocalSGD leaves gradients where they are.
@@ -43,7 +43,7 @@ struct EstimatePlan {
 
 // What backend.use of config would do with the model on this rank of `world_size` ranks, all on one
 // machine. Throws Error as creating the backend would: kPlugin, kConfig.
-EstimatePlan plan_for(const BackendConfig& config, const LoggedModel& model, int rank,
+EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& model, int rank,
                       int world_size);
 
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace coupler {
+namespace coupler::estimate {
 
 MemoryLedger::Block PoolModel::take(MemoryCategory part, uint64_t bytes, bool ahead) {
   const TakenFrom from = pages_  ? TakenFrom::kSystem
@@ -82,4 +82,4 @@ void ResidencyModel::release_all() {
   for (size_t unit = 0; unit < units_.size(); ++unit) try_release(unit);
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -12,7 +12,7 @@
 #include "residency/free_list.h"
 #include "residency/residency_policy.h"
 
-namespace coupler {
+namespace coupler::estimate {
 
 class PoolModel {
  public:
@@ -25,13 +25,13 @@ class PoolModel {
  private:
   MemoryLedger& ledger_;
   const bool pages_;
-  FreeList<MemoryLedger::Block> free_;
+  residency::FreeList<MemoryLedger::Block> free_;
 };
 
 class ResidencyModel {
  public:
   struct Options {
-    ResidencyOptions policy;
+    residency::ResidencyOptions policy;
     size_t max_queued_writes = 0;  // units that may wait to be written; 0: none are written
     MemoryCategory part = MemoryCategory::kUnits;
   };
@@ -50,7 +50,7 @@ class ResidencyModel {
   void end_of_pass() { policy_.end_of_pass(); }
 
  private:
-  struct Unit : UnitState {
+  struct Unit : residency::UnitState {
     bool written = false;
     MemoryLedger::Block memory;
   };
@@ -62,7 +62,7 @@ class ResidencyModel {
   const std::function<void(size_t, bool)> fill_;
   std::deque<Unit> units_;
   std::deque<MemoryLedger::Block> waiting_;
-  ResidencyPolicy policy_;
+  residency::ResidencyPolicy policy_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::estimate

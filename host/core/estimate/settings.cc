@@ -18,7 +18,7 @@
 #include "plugin/probe.h"
 #include "plugin/resolve.h"
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 bool is_number(const std::string& text) {
@@ -26,7 +26,7 @@ bool is_number(const std::string& text) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-OptionValue value_of(const db_option& option, const std::string& folder) {
+config::OptionValue value_of(const db_option& option, const std::string& folder) {
   switch (option.type) {
     case DB_OPTION_STRING:
       return option.string == std::string_view(DB_PRESET_FOLDER) ? folder : option.string;
@@ -73,7 +73,7 @@ std::string table_of(const std::string& key) { return key.substr(0, key.find('.'
 
 }  // namespace
 
-std::vector<Setting> presets_of(const Plugin& plugin, const std::string& folder) {
+std::vector<Setting> presets_of(const plugin::Plugin& plugin, const std::string& folder) {
   const DistributedBackend& table = plugin.table();
   // NOLINTNEXTLINE(bugprone-sizeof-expression): the member is a pointer
   if (!DB_HAS(&table, DistributedBackend, get_extension) || table.get_extension == nullptr)
@@ -89,17 +89,20 @@ std::vector<Setting> presets_of(const Plugin& plugin, const std::string& folder)
   return settings;
 }
 
-std::vector<Setting> known_settings(const BackendConfig& backend, const std::string& folder) {
+std::vector<Setting> known_settings(const config::BackendConfig& backend,
+                                    const std::string& folder) {
   std::vector<Setting> settings = {
       {.name = "replicate", .use = "auto", .options = {}, .description = {}, .replaced = {}}};
   std::vector<std::string> names;
-  for (const FoundPlugin& plugin : found_plugins(backend)) names.push_back(plugin.name);
-  for (const PluginReport& report : try_plugins(names, backend, DB_CAP_NEEDS_BASE)) {
+  for (const plugin::FoundPlugin& plugin : plugin::found_plugins(backend))
+    names.push_back(plugin.name);
+  for (const plugin::PluginReport& report :
+       plugin::try_plugins(names, backend, DB_CAP_NEEDS_BASE)) {
     if (!report.usable) continue;
-    BackendConfig one = backend;
+    config::BackendConfig one = backend;
     one.use = report.name;
     if (one.use != backend.use) one.sha256.clear();  // the pin is for backend.use alone
-    for (Setting& setting : presets_of(Plugin::load(one), folder)) {
+    for (Setting& setting : presets_of(plugin::Plugin::load(one), folder)) {
       if (setting.step_time > 0) settings.push_back(std::move(setting));
     }
   }
@@ -109,13 +112,13 @@ std::vector<Setting> known_settings(const BackendConfig& backend, const std::str
   return settings;
 }
 
-BackendConfig apply(const Setting& setting, const BackendConfig& config) {
-  BackendConfig result = config;
+config::BackendConfig apply(const Setting& setting, const config::BackendConfig& config) {
+  config::BackendConfig result = config;
   result.use = setting.use;
   result.sha256.clear();  // it pins the configured backend
-  std::vector<PluginOption>& options = result.options[setting.use];
+  std::vector<config::PluginOption>& options = result.options[setting.use];
   const auto& replaced = setting.replaced;
-  std::erase_if(options, [&](const PluginOption& option) {
+  std::erase_if(options, [&](const config::PluginOption& option) {
     return std::find(replaced.begin(), replaced.end(), table_of(option.key)) != replaced.end();
   });
   for (const auto& [key, value] : setting.options) {
@@ -124,9 +127,9 @@ BackendConfig apply(const Setting& setting, const BackendConfig& config) {
   return result;
 }
 
-MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world_size,
-                               const CommunicationConfig& communication,
-                               const MemoryConfig& memory) {
+MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& config,
+                               int world_size, const config::CommunicationConfig& communication,
+                               const config::MemoryConfig& memory) {
   MemoryEstimate most;
   // Shards are rounded up for the first ranks; the last rank may get the rest.
   std::set<int> ranks = {0, world_size - 1};
@@ -180,7 +183,7 @@ std::string repeated_modules(const LoggedModel& model) {
   return best;
 }
 
-uint64_t memory_limit_of(const Config& config) {
+uint64_t memory_limit_of(const config::Config& config) {
   if (config.memory.limit.empty()) return 0;
   const auto source = config.sources.find("memory.limit");
   const std::string place = source == config.sources.end() ? "" : source->second.text;
@@ -194,4 +197,4 @@ uint64_t memory_limit_of(const Config& config) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -11,12 +11,12 @@
 #include "estimate/step_log.h"
 #include "plugin/plugin.h"
 
-namespace coupler {
+namespace coupler::estimate {
 
 struct Setting {
-  std::string name;                                          // "ZeRO stage 2"
-  std::string use;                                           // backend.use
-  std::vector<std::pair<std::string, OptionValue>> options;  // of [backend.USE]
+  std::string name;                                                  // "ZeRO stage 2"
+  std::string use;                                                   // backend.use
+  std::vector<std::pair<std::string, config::OptionValue>> options;  // of [backend.USE]
   bool needs_disk = false;
   std::string description;  // a few words, or ""
   int step_time = 0;        // in percent of an unsharded model's; 0: unknown
@@ -27,20 +27,21 @@ struct Setting {
 
 // The backend's presets (coupler/presets.h), in its order. folder: on a disk, for those that need
 // one.
-std::vector<Setting> presets_of(const Plugin& plugin, const std::string& folder);
+std::vector<Setting> presets_of(const plugin::Plugin& plugin, const std::string& folder);
 
 // An unsharded model, and the presets of every sharding plugin that backend finds by name and whose
 // speed is known. Fastest first; settings that keep state on a disk come last.
-std::vector<Setting> known_settings(const BackendConfig& backend, const std::string& folder);
+std::vector<Setting> known_settings(const config::BackendConfig& backend,
+                                    const std::string& folder);
 
 // The setting as a program's configuration; the other options of its backend in config stay.
-BackendConfig apply(const Setting& setting, const BackendConfig& config);
+config::BackendConfig apply(const Setting& setting, const config::BackendConfig& config);
 
 // The most that any of `world_size` ranks needs. An "auto" backend does not shard models. memory:
 // where the optimizer state of unsharded models is.
-MemoryEstimate estimate_memory(const StepLog& log, const BackendConfig& config, int world_size,
-                               const CommunicationConfig& communication,
-                               const MemoryConfig& memory = {});
+MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& config,
+                               int world_size, const config::CommunicationConfig& communication,
+                               const config::MemoryConfig& memory = {});
 
 // The pattern of module names for memory.activation_checkpointing that selects the model's largest
 // list of modules ("blocks.*"); "" if it has none.
@@ -49,6 +50,6 @@ std::string repeated_modules(const LoggedModel& model);
 // memory.limit as a number. Pure function.
 
 // In bytes; 0 if none is set. Throws Error(kConfig) naming the place where it was set.
-uint64_t memory_limit_of(const Config& config);
+uint64_t memory_limit_of(const config::Config& config);
 
-}  // namespace coupler
+}  // namespace coupler::estimate

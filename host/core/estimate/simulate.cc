@@ -6,7 +6,7 @@
 
 #include "estimate/model_simulation.h"
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 using Kind = StepEvent::Kind;
@@ -113,4 +113,4 @@ MemoryEstimate simulate(const StepLog& log, const std::vector<EstimatePlan>& pla
   return estimate;
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

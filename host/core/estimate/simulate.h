@@ -9,9 +9,9 @@
 #include "estimate/plan.h"
 #include "estimate/step_log.h"
 
-namespace coupler {
+namespace coupler::estimate {
 
 // plans: one per model of the log.
 MemoryEstimate simulate(const StepLog& log, const std::vector<EstimatePlan>& plans);
 
-}  // namespace coupler
+}  // namespace coupler::estimate

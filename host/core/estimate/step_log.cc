@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 using nlohmann::json;
@@ -111,4 +111,4 @@ StepLog read_step_log(const std::string& text) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

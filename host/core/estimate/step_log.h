@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::estimate {
 
 struct LoggedModule {
   std::string name;  // dotted path; "": the model itself
@@ -73,4 +73,4 @@ std::string write_step_log(const StepLog& log);
 // Throws Error(kInternal) if write_step_log did not produce the text.
 StepLog read_step_log(const std::string& text);
 
-}  // namespace coupler
+}  // namespace coupler::estimate

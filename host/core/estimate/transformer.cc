@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 using nlohmann::json;
@@ -247,4 +247,4 @@ LoggedModel transformer_of(const std::string& text, const std::string& file) {
   return model_of_parameters(name, builder.take());
 }
 
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -6,7 +6,7 @@
 
 #include "estimate/step_log.h"
 
-namespace coupler {
+namespace coupler::estimate {
 
 // text: the contents of config.json; file: its name, for messages. Tied weights are listed once.
 // Throws Error(kUnsupported) listing the known values of model_type, Error(kInvalidArgument) naming
@@ -16,4 +16,4 @@ LoggedModel transformer_of(const std::string& text, const std::string& file);
 // A model with the modules that the parameters' dotted names imply; their types are unknown.
 LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParameter> parameters);
 
-}  // namespace coupler
+}  // namespace coupler::estimate

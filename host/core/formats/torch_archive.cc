@@ -14,7 +14,7 @@
 
 #include "base/text.h"
 
-namespace coupler {
+namespace coupler::formats {
 
 // Checks from a file's first bytes whether it is in torch.save's current format. A pure function;
 // any thread.
@@ -269,4 +269,4 @@ void TorchArchive::verify() const {
   for (const auto& [name, entry] : zip_.entries()) zip_.checked(name, entry);
 }
 
-}  // namespace coupler
+}  // namespace coupler::formats

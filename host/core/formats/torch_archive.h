@@ -19,7 +19,7 @@
 #include "formats/safetensors_header.h"
 #include "formats/zip_archive.h"
 
-namespace coupler {
+namespace coupler::formats {
 
 // A range of bytes, counted from the start of the file.
 struct ByteRange {
@@ -83,4 +83,4 @@ class TorchArchive {
   std::shared_ptr<const pickle::Value> root_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::formats

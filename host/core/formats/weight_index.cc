@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "formats/safetensors_header.h"
 
-namespace coupler {
+namespace coupler::formats {
 namespace {
 
 constexpr const char* kMetadata = "metadata";
@@ -310,4 +310,4 @@ WeightIndex index_of(const WeightFiles& weights) {
   return index;
 }
 
-}  // namespace coupler
+}  // namespace coupler::formats

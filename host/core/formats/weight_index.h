@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace coupler {
+namespace coupler::formats {
 
 inline constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 inline constexpr size_t kMaxIndexDepth = 16;
@@ -60,4 +60,4 @@ WeightFiles divide_weights(const std::vector<SizedTensor>& tensors, uint64_t lim
 // The index of those files.
 WeightIndex index_of(const WeightFiles& weights);
 
-}  // namespace coupler
+}  // namespace coupler::formats

@@ -15,7 +15,7 @@
 
 static_assert(std::endian::native == std::endian::little, "zip archives are little-endian");
 
-namespace coupler {
+namespace coupler::formats {
 namespace {
 
 // The fixed parts of the records, without the names and extra fields that follow some of them.
@@ -274,4 +274,4 @@ std::string_view ZipArchive::checked(std::string_view name, const Entry& entry) 
   return bytes;
 }
 
-}  // namespace coupler
+}  // namespace coupler::formats

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace coupler {
+namespace coupler::formats {
 
 class ZipArchive {
  public:
@@ -45,4 +45,4 @@ class ZipArchive {
   Entries entries_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::formats

@@ -12,7 +12,7 @@
 #include "base/units.h"
 #include "placement/layers.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 std::vector<std::string> all_paths(const ModuleTree& tree) {
@@ -176,4 +176,4 @@ DeviceMap finished_map(const ModuleTree& tree, const TreeSizes& sizes, const Pla
   return map;
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -11,7 +11,7 @@
 #include "placement/module_tree.h"
 #include "placement/sequential.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // Throws Error(kInvalidArgument) if the map names something that is not in the tree, leaves out a
 // tensor, or puts tied parameters on different devices.
@@ -38,4 +38,4 @@ void check_path(const ModuleTree& tree, const std::string& path, const std::stri
 DeviceMap finished_map(const ModuleTree& tree, const TreeSizes& sizes, const Placement& placement,
                        bool clean);
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -12,7 +12,7 @@
 #include "placement/check_map.h"
 #include "placement/layers.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 // Looks up the longest path in `uses` that is the module or one above it; 1 without any.
@@ -292,4 +292,4 @@ PredictedTime predict_time(const CostModel& model, const std::vector<size_t>& as
   return Run(model, assignment).result(details);
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

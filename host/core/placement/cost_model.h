@@ -11,7 +11,7 @@
 
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // Units: the parts of a model that run, and move, as a whole. The terms are those of predict_run in
 // coupler/device_map.h. Pure functions, any thread.
@@ -72,4 +72,4 @@ CostModel make_cost_model(const std::vector<RunUnit>& units, const DeviceMapOpti
 PredictedTime predict_time(const CostModel& model, const std::vector<size_t>& assignment,
                            std::vector<PredictedRun::Unit>* details = nullptr);
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -226,10 +226,10 @@ std::string bar(double share) {
 
 }  // namespace
 
-std::string table_of(const ModuleTree& tree, const DeviceMap& map,
-                     const DeviceMapOptions& options) {
-  check_map(tree, map);
-  const TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
+std::string placement::table_of(const placement::ModuleTree& tree, const DeviceMap& map,
+                                const DeviceMapOptions& options) {
+  placement::check_map(tree, map);
+  const placement::TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
   std::vector<std::string> paths;
   for (const auto& entry : map.entries()) paths.push_back(entry.first);
   std::sort(paths.begin(), paths.end());

@@ -7,7 +7,7 @@
 
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // One row per entry, with consecutive numbered modules of equal size on one device merged
 // ("transformer.h.0 … 23"), and one bar per device: its tensors' share of max_memory, or of the
@@ -15,4 +15,4 @@ namespace coupler {
 // Ends with a newline.
 std::string table_of(const ModuleTree& tree, const DeviceMap& map, const DeviceMapOptions& options);
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -12,7 +12,7 @@
 #include "placement/optimal.h"
 #include "placement/sequential.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 void check_mode(const std::string& mode) {
@@ -74,4 +74,4 @@ DeviceMap infer_device_map(const ModuleTree& tree, const DeviceMapOptions& optio
   return map;
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

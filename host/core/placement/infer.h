@@ -6,9 +6,9 @@
 
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // options.max_memory must not be empty.
 DeviceMap infer_device_map(const ModuleTree& tree, const DeviceMapOptions& options);
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 std::vector<TreeItem> own_tensors(const ModuleTree& tree, size_t module, bool parameters) {
@@ -82,4 +82,4 @@ std::vector<std::vector<size_t>> tied_groups(const ModuleTree& tree, const TreeS
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

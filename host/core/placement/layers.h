@@ -9,7 +9,7 @@
 
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // A module's children, each object once, as Python's named_children lists them.
 std::vector<TreeItem> distinct_children(const ModuleTree& tree, size_t module);
@@ -36,4 +36,4 @@ LargestLayers largest_layers(const ModuleTree& tree, const TreeSizes& sizes,
 // sorted by name.
 std::vector<std::vector<size_t>> tied_groups(const ModuleTree& tree, const TreeSizes& sizes);
 
-}  // namespace coupler
+}  // namespace coupler::placement

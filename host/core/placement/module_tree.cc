@@ -11,7 +11,7 @@
 
 #include "base/text.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 constexpr std::array<TensorType, 21> kTypes = {{{"float32", 32, 4, true},
@@ -190,4 +190,4 @@ TreeSizes::TreeSizes(const ModuleTree& tree, const SizeRules& rules)
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace coupler {
+namespace coupler::placement {
 
 // The dtypes of tensors by LibTorch's names, and their sizes. Pure functions, any thread.
 
@@ -116,4 +116,4 @@ class TreeSizes {
   std::vector<TreeItem> order_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::placement

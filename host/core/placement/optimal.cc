@@ -16,7 +16,7 @@
 #include "placement/cost_model.h"
 #include "placement/sequential.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // Assignments of units to devices with which a search starts. Pure function, any thread.
 
@@ -391,4 +391,4 @@ PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
   return run;
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

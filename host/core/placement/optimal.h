@@ -11,7 +11,7 @@
 #include "placement/cost_model.h"
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // Searches for the device of each unit with which a run takes the least predicted time. Pure
 // function, any thread; the same problem always gives the same answer.
@@ -43,4 +43,4 @@ DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
 PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
                            const DeviceMapOptions& options);
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -12,7 +12,7 @@
 #include "placement/layers.h"
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // PlacementQueue: the items that a sequential placement still has to place, and their ties. Used by
 // one thread.
@@ -333,4 +333,4 @@ MaxMemory balanced_memory(const ModuleTree& tree, const TreeSizes& sizes, const 
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

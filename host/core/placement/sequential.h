@@ -12,7 +12,7 @@
 #include "placement/layers.h"
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 struct SequentialOptions {
   std::vector<std::string> no_split;
@@ -35,4 +35,4 @@ Placement place_sequentially(const ModuleTree& tree, const TreeSizes& sizes,
 MaxMemory balanced_memory(const ModuleTree& tree, const TreeSizes& sizes, const MaxMemory& memory,
                           const std::vector<std::string>& no_split, bool low_zero);
 
-}  // namespace coupler
+}  // namespace coupler::placement

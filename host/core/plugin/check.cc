@@ -25,7 +25,7 @@
 #include "base/sha256.h"
 #include "plugin/plugin.h"
 
-namespace coupler {
+namespace coupler::plugin {
 
 // Reads a file's ELF headers, so that a text file, a library for another machine or a truncated one
 // is reported as such before the dynamic linker sees it. Pure function; [any-thread].
@@ -280,4 +280,4 @@ std::string check_plugin_file(const std::string& path, const std::string& sha256
   return real;
 }
 
-}  // namespace coupler
+}  // namespace coupler::plugin

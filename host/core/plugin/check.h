@@ -11,10 +11,10 @@
 
 #include <string>
 
-namespace coupler {
+namespace coupler::plugin {
 
 // Returns the real path (symbolic links resolved) of a plugin that passed. sha256: the expected
 // hash of the file, 64 hex digits, or "". Throws Error(kPlugin); its subject is the path.
 std::string check_plugin_file(const std::string& path, const std::string& sha256);
 
-}  // namespace coupler
+}  // namespace coupler::plugin

@@ -29,7 +29,7 @@
 #include "plugin/resolve.h"
 #include "plugin/single_backend.h"
 
-namespace coupler {
+namespace coupler::plugin {
 
 void refuse_plugin(const std::string& path, const std::string& problem, const std::string& hint) {
   throw Error(ErrorCode::kPlugin, fmt::format("plugin {} {}", path, problem),
@@ -230,7 +230,7 @@ std::mutex& registry_mutex() {
 }
 
 const DistributedBackend* load_once(const std::string& use, const std::string& sha256,
-                                    const BackendConfig& backend, std::string& path) {
+                                    const config::BackendConfig& backend, std::string& path) {
   static auto* const tables = new std::map<std::string, const DistributedBackend*>();
   const std::lock_guard lock(registry_mutex());
   path = check_plugin_file(find_plugin(use, backend), sha256);
@@ -246,7 +246,7 @@ const DistributedBackend* load_once(const std::string& use, const std::string& s
 
 Plugin Plugin::single() { return {&single_backend(), ""}; }
 
-Plugin Plugin::load(const BackendConfig& backend) {
+Plugin Plugin::load(const config::BackendConfig& backend) {
   if (backend.use == single_backend().name) return single();
   if (backend.use.empty() || backend.use == "auto") {
     throw Error(ErrorCode::kConfig,
@@ -272,7 +272,7 @@ Plugin Plugin::load(const BackendConfig& backend) {
   return {table, std::move(path)};
 }
 
-std::vector<PluginReport> list_plugins(const BackendConfig& backend) {
+std::vector<PluginReport> list_plugins(const config::BackendConfig& backend) {
   std::vector<std::string> uses;
   if (backend.use.find('/') != std::string::npos) uses.push_back(backend.use);
   for (const FoundPlugin& found : found_plugins(backend)) uses.push_back(found.name);
@@ -284,4 +284,4 @@ std::vector<PluginReport> list_plugins(const BackendConfig& backend) {
   return reports;
 }
 
-}  // namespace coupler
+}  // namespace coupler::plugin

@@ -10,7 +10,7 @@
 
 #include "config/config.h"
 
-namespace coupler {
+namespace coupler::plugin {
 
 class Plugin {
  public:
@@ -29,7 +29,7 @@ class Plugin {
   // Checks afterwards: entry symbol, ABI major, required functions. Throws Error(kPlugin) with
   // where it looked or what is wrong, and how to fix it. A plugin whose static constructor throws
   // ends the process with that message and exit code 3 (plugin.cc says why).
-  static Plugin load(const BackendConfig& backend);
+  static Plugin load(const config::BackendConfig& backend);
 
  private:
   Plugin(const DistributedBackend* table, std::string path)
@@ -51,7 +51,7 @@ struct PluginReport {
 };
 // Loads and probes each plugin in a child process, so a bad one costs only its row. A process with
 // other threads cannot be forked safely: there it is done in place.
-std::vector<PluginReport> list_plugins(const BackendConfig& backend);
+std::vector<PluginReport> list_plugins(const config::BackendConfig& backend);
 
 // Whether a transport that needs an MPI launch is possible: mpirun started this process, it could
 // still start the job's processes (a launcher's question), or the processes exist and it did not
@@ -63,7 +63,8 @@ enum class MpiLaunch { kInside, kPossible, kTooLate };
 // list_plugins. One that fails, needs a different launch, or (on_host: tensors are in host memory)
 // moves only a device's memory is passed over, and logged with its reason. Throws Error(kPlugin)
 // with these reasons if none is left.
-std::string resolve_auto(const BackendConfig& backend, MpiLaunch launch, bool on_host = false);
+std::string resolve_auto(const config::BackendConfig& backend, MpiLaunch launch,
+                         bool on_host = false);
 
 // The Error of a plugin that cannot be used. Plain function, [any-thread].
 
@@ -79,4 +80,4 @@ std::string abi_problem(uint32_t major, uint32_t minor, uint32_t host_major, uin
 // Throws Error(kPlugin): incompatible ABI, table too short, no name, a required function missing.
 void check_table(const DistributedBackend& table, const std::string& path);
 
-}  // namespace coupler
+}  // namespace coupler::plugin

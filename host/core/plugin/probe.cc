@@ -11,7 +11,7 @@
 #include "base/subprocess.h"
 #include "plugin/resolve.h"
 
-namespace coupler {
+namespace coupler::plugin {
 namespace {
 
 void log_line(void*, db_severity severity, const char* component, const char* message) {
@@ -95,14 +95,14 @@ PluginReport probe_plugin(const Plugin& plugin, uint64_t needed) {
 }  // namespace
 
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
-                                      const BackendConfig& backend, uint64_t needed) {
+                                      const config::BackendConfig& backend, uint64_t needed) {
   std::vector<PluginReport> reports(uses.size());
   std::vector<size_t> rows;  // of the works
   std::vector<std::function<std::string()>> works;
   for (size_t i = 0; i < uses.size(); ++i) {
     PluginReport& failed = reports[i];
     failed.name = uses[i];
-    BackendConfig one = backend;
+    config::BackendConfig one = backend;
     one.use = uses[i];
     if (one.use != backend.use) one.sha256.clear();  // the pin is for backend.use alone
     try {
@@ -137,8 +137,8 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
   return reports;
 }
 
-PluginReport try_plugin(const std::string& use, const BackendConfig& backend) {
+PluginReport try_plugin(const std::string& use, const config::BackendConfig& backend) {
   return try_plugins({use}, backend).front();
 }
 
-}  // namespace coupler
+}  // namespace coupler::plugin

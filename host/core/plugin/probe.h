@@ -10,7 +10,7 @@
 
 #include "plugin/plugin.h"
 
-namespace coupler {
+namespace coupler::plugin {
 
 // The db_host that a plugin's probe is given: log lines go to the host's log. Lives as long as the
 // process; [any-thread]. Communicators provide their own (comm/raw_communicator.h).
@@ -21,7 +21,7 @@ const db_host& probe_host();
 // Error: what is wrong with a plugin is its report's reason. needed: a plugin without one of these
 // capabilities (DB_CAP_*) is loaded but not probed, and so unusable.
 std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
-                                      const BackendConfig& backend, uint64_t needed = 0);
-PluginReport try_plugin(const std::string& use, const BackendConfig& backend);
+                                      const config::BackendConfig& backend, uint64_t needed = 0);
+PluginReport try_plugin(const std::string& use, const config::BackendConfig& backend);
 
-}  // namespace coupler
+}  // namespace coupler::plugin

@@ -20,7 +20,7 @@
 #include "plugin/plugin.h"
 #include "plugin/probe.h"
 
-namespace coupler {
+namespace coupler::plugin {
 namespace {
 
 namespace fs = std::filesystem;
@@ -65,7 +65,7 @@ std::string name_of(const fs::path& file) {
   return fits ? text.substr(kPrefix.size(), text.size() - kPrefix.size() - kSuffix.size()) : "";
 }
 
-std::string not_found(const std::string& name, const BackendConfig& backend) {
+std::string not_found(const std::string& name, const config::BackendConfig& backend) {
   std::string text =
       fmt::format("backend \"{}\" was not found: no {}{}{} in", name, kPrefix, name, kSuffix);
   for (const SearchFolder& folder : search_folders(backend)) {
@@ -81,7 +81,7 @@ std::string not_found(const std::string& name, const BackendConfig& backend) {
 
 }  // namespace
 
-std::vector<SearchFolder> search_folders(const BackendConfig& backend) {
+std::vector<SearchFolder> search_folders(const config::BackendConfig& backend) {
   std::vector<SearchFolder> folders;
   for (const std::string& path : backend.plugin_path) add(folders, path, "backend.plugin_path");
   // secure_getenv: a privileged program must not load what its caller's environment names.
@@ -99,7 +99,7 @@ std::vector<SearchFolder> search_folders(const BackendConfig& backend) {
   return folders;
 }
 
-std::vector<FoundPlugin> found_plugins(const BackendConfig& backend) {
+std::vector<FoundPlugin> found_plugins(const config::BackendConfig& backend) {
   std::vector<FoundPlugin> plugins;
   std::set<std::string> seen;
   for (const SearchFolder& folder : search_folders(backend)) {
@@ -119,7 +119,7 @@ std::vector<FoundPlugin> found_plugins(const BackendConfig& backend) {
   return plugins;
 }
 
-std::string find_plugin(const std::string& use, const BackendConfig& backend) {
+std::string find_plugin(const std::string& use, const config::BackendConfig& backend) {
   if (use.find('/') != std::string::npos) return use;
   for (const SearchFolder& folder : search_folders(backend)) {
     const fs::path file = fs::path(folder.path) / fmt::format("{}{}{}", kPrefix, use, kSuffix);
@@ -168,7 +168,7 @@ std::string rejection(const PluginReport& report, MpiLaunch launch, bool on_host
 }
 
 // resolve_auto(), with everything known about the transport.
-PluginReport best_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
+PluginReport best_transport(const config::BackendConfig& backend, MpiLaunch launch, bool on_host) {
   std::vector<std::string> names;
   for (const FoundPlugin& plugin : found_plugins(backend)) names.push_back(plugin.name);
   PluginReport best;
@@ -205,7 +205,7 @@ PluginReport best_transport(const BackendConfig& backend, MpiLaunch launch, bool
 }
 
 // The plugin's report; throws Error if it cannot be used.
-PluginReport usable(const std::string& use, const BackendConfig& backend) {
+PluginReport usable(const std::string& use, const config::BackendConfig& backend) {
   PluginReport report = try_plugin(use, backend);
   // A plugin that needs mpirun can only judge inside it; the launcher checks for mpirun itself.
   if (report.usable || report.can(DB_CAP_NEEDS_MPI_LAUNCH)) return report;
@@ -221,11 +221,12 @@ PluginReport usable(const std::string& use, const BackendConfig& backend) {
 
 }  // namespace
 
-std::string resolve_auto(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
+std::string resolve_auto(const config::BackendConfig& backend, MpiLaunch launch, bool on_host) {
   return best_transport(backend, launch, on_host).name;
 }
 
-TransportChoice choose_transport(const BackendConfig& backend, MpiLaunch launch, bool on_host) {
+TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch launch,
+                                 bool on_host) {
   TransportChoice choice;
   choice.use = backend.use;
   PluginReport report;
@@ -239,9 +240,9 @@ TransportChoice choose_transport(const BackendConfig& backend, MpiLaunch launch,
   choice.transport = choice.use;
   if (report.can(DB_CAP_NEEDS_BASE)) {
     const std::string wrapper = report.name;
-    BackendConfig below = backend;
+    config::BackendConfig below = backend;
     below.sha256.clear();  // the pin is the wrapper's
-    choice.transport = wrapper_base(backend, wrapper);
+    choice.transport = config::wrapper_base(backend, wrapper);
     if (choice.transport == "auto") {
       report = best_transport(below, launch, on_host);
       choice.transport = report.name;
@@ -262,16 +263,16 @@ TransportChoice choose_transport(const BackendConfig& backend, MpiLaunch launch,
   return choice;
 }
 
-bool needs_mpi_launch(const BackendConfig& backend) {
+bool needs_mpi_launch(const config::BackendConfig& backend) {
   if (backend.use == "auto") return false;
   const Plugin plugin = Plugin::load(backend);
   const auto capabilities = plugin.table().capabilities;
   if ((capabilities & DB_CAP_NEEDS_BASE) == 0) return (capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
-  BackendConfig below = backend;
+  config::BackendConfig below = backend;
   below.sha256.clear();  // the pin is the wrapper's
-  below.use = wrapper_base(backend, plugin.name());
+  below.use = config::wrapper_base(backend, plugin.name());
   return below.use != "auto" &&
          (Plugin::load(below).table().capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
 }
 
-}  // namespace coupler
+}  // namespace coupler::plugin

@@ -7,7 +7,7 @@
 #include "config/config.h"
 #include "plugin/plugin.h"
 
-namespace coupler {
+namespace coupler::plugin {
 
 struct SearchFolder {
   std::string path;
@@ -15,7 +15,7 @@ struct SearchFolder {
 };
 
 // In search order, without repetition; includes folders that do not exist.
-std::vector<SearchFolder> search_folders(const BackendConfig& backend);
+std::vector<SearchFolder> search_folders(const config::BackendConfig& backend);
 
 struct FoundPlugin {
   std::string name;  // of the file libcoupler_NAME.so
@@ -24,11 +24,11 @@ struct FoundPlugin {
 
 // Every plugin file of those folders: by folder, sorted by name within each; of equal names, the
 // first one found.
-std::vector<FoundPlugin> found_plugins(const BackendConfig& backend);
+std::vector<FoundPlugin> found_plugins(const config::BackendConfig& backend);
 
 // The file that use names: a string with a slash is a path and returned as is; a name is searched.
 // Throws Error(kPlugin) listing every folder searched and the available names.
-std::string find_plugin(const std::string& use, const BackendConfig& backend);
+std::string find_plugin(const std::string& use, const config::BackendConfig& backend);
 
 // What transport a job uses, decided once, before its processes exist. [any-thread].
 
@@ -43,11 +43,11 @@ struct TransportChoice {
 // Error(kPlugin) with the reason if either is unusable, Error(kConfig) if the base is not a
 // transport. launch: whether mpirun started, or could start, the processes. on_host: as in
 // resolve_auto.
-TransportChoice choose_transport(const BackendConfig& backend, MpiLaunch launch,
+TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch launch,
                                  bool on_host = false);
 
 // Whether mpirun must start the processes of backend.use or, for a wrapper, of its base. Loads them
 // into this process; false for "auto", which the launcher resolves. Throws what Plugin::load does.
-bool needs_mpi_launch(const BackendConfig& backend);
+bool needs_mpi_launch(const config::BackendConfig& backend);
 
-}  // namespace coupler
+}  // namespace coupler::plugin

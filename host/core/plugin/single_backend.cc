@@ -4,14 +4,14 @@
 #include <cpp_self/status.h>
 #include <fmt/format.h>
 
-namespace coupler {
+namespace coupler::plugin {
 namespace {
 
-using plugin::Status;
+using ::plugin::Status;
 
 db_status probe_single(const db_host*, int32_t* score, char* reason, uint64_t capacity) {
   *score = 1;
-  plugin::copy_text(reason, capacity, "built in; one process");
+  ::plugin::copy_text(reason, capacity, "built in; one process");
   return DB_OK;
 }
 
@@ -22,7 +22,7 @@ const db_option* const* default_options(uint64_t* count) {
 
 db_status create(const db_communicator_params* params, db_communicator** result, db_error* error) {
   *result = nullptr;
-  return plugin::guarded(error, [&]() -> Status {
+  return ::plugin::guarded(error, [&]() -> Status {
     if (params->option_count > 0) {
       return {DB_ERR_UNKNOWN_OPTION,
               fmt::format("unknown option \"{}\": single has no options", params->options[0]->key)};
@@ -32,7 +32,7 @@ db_status create(const db_communicator_params* params, db_communicator** result,
               fmt::format("single is for one process, not for rank {} of {}", params->rank,
                           params->size)};
     }
-    *result = plugin::make_communicator(
+    *result = ::plugin::make_communicator(
         {.timeout_ns = params->default_timeout_ns, .always_request = false});
     return {};
   });
@@ -57,4 +57,4 @@ const DistributedBackend& single_backend() {
   return table;
 }
 
-}  // namespace coupler
+}  // namespace coupler::plugin

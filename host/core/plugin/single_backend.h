@@ -6,8 +6,8 @@
 
 #include <coupler/distributed_backend.h>
 
-namespace coupler {
+namespace coupler::plugin {
 
 const DistributedBackend& single_backend();
 
-}  // namespace coupler
+}  // namespace coupler::plugin

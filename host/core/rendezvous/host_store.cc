@@ -24,7 +24,7 @@
 #include "rendezvous/job_file.h"
 #include "store/server.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 // Reads which process wrote a job file; false if the file is incomplete.
@@ -87,16 +87,16 @@ void publish(const std::string& path, const std::string& text) {
   }
 }
 
-StoreServerOptions in_private_folder(StoreServerOptions options) {
+store::StoreServerOptions in_private_folder(store::StoreServerOptions options) {
   options.host = private_runtime_folder();
   return options;
 }
 
 // Rank 0's store; the job file exists as long as it does.
-class HostedStore : public RankZeroStore {
+class HostedStore : public store::RankZeroStore {
  public:
-  HostedStore(const std::string& path, const Bytes32& secret, const BackendConfig& backend)
-      : RankZeroStore(secret, in_private_folder(server_options(backend)), backend.timeout),
+  HostedStore(const std::string& path, const Bytes32& secret, const config::BackendConfig& backend)
+      : store::RankZeroStore(secret, in_private_folder(server_options(backend)), backend.timeout),
         path_(path) {
     const ProcessIdentity host = own_identity();
     publish(path_,
@@ -138,8 +138,8 @@ std::string private_runtime_folder() {
   return folder;
 }
 
-std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
-                                          const BackendConfig& backend) {
+std::shared_ptr<store::Store> host_or_join_store(const std::string& job_id, int rank,
+                                                 const config::BackendConfig& backend) {
   const auto path = job_path(job_id);
   const auto timeout = backend.timeout;
   if (rank == 0) {
@@ -150,7 +150,7 @@ std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
     ProcessIdentity host;
     if (read_host(path, host) && is_alive(host)) {
       const JobAddress job = read_job_file(path);
-      auto store = std::make_shared<StoreClient>(job.host, job.port, job.secret, timeout);
+      auto store = std::make_shared<store::StoreClient>(job.host, job.port, job.secret, timeout);
       store->join(rank);
       return store;
     }
@@ -181,7 +181,7 @@ std::string of_several(const ProcessInfo& process) {
                      process.world_size);
 }
 
-void check_interface_is_set(const ProcessInfo& process, const BackendConfig& backend) {
+void check_interface_is_set(const ProcessInfo& process, const config::BackendConfig& backend) {
   if (backend.interface.empty()) {
     fail_config(
         fmt::format("{}, but backend.interface, through which they reach each other, is not set",
@@ -199,7 +199,7 @@ Bytes32 secret_of_this_start(const std::string& path) {
 }
 
 // Where rank 0 listens.
-std::string listening_address(const ProcessInfo& process, const Config& config) {
+std::string listening_address(const ProcessInfo& process, const config::Config& config) {
   if (!config.backend.interface.empty()) return bind_address(config.backend.interface);
   if (config.launch.all_interfaces) return "0.0.0.0";
   const auto found =
@@ -235,19 +235,19 @@ Bytes32 read_secret_file(const std::string& path, std::string_view purpose) {
   return derive_key(Digest().update(text).finish(), purpose);
 }
 
-std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& process,
-                                            const Config& config) {
+std::shared_ptr<store::Store> host_or_join_through(store::Store& agent, const ProcessInfo& process,
+                                                   const config::Config& config) {
   check_interface_is_set(process, config.backend);
   const std::string key = "coupler/store";
   const bool has_file = !config.launch.secret_file.empty();
   if (process.rank == 0) {
     const Bytes32 secret =
         has_file ? secret_of_this_start(config.launch.secret_file) : random_bytes32();
-    StoreServerOptions options = RankZeroStore::server_options(config.backend);
+    store::StoreServerOptions options = store::RankZeroStore::server_options(config.backend);
     options.host = bind_address(config.backend.interface);
     options.tls = config.launch.tls;
     options.members = static_cast<size_t>(process.world_size);
-    auto store = std::make_shared<RankZeroStore>(secret, options, config.backend.timeout);
+    auto store = std::make_shared<store::RankZeroStore>(secret, options, config.backend.timeout);
     agent.set(key, format_job_file({.host = options.host,
                                     .port = store->server().port(),
                                     .secret = has_file ? Bytes32{} : secret,
@@ -265,14 +265,14 @@ std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& pro
                          "longer"});
   }
   const Bytes32 secret = has_file ? secret_of_this_start(config.launch.secret_file) : job->secret;
-  auto store =
-      std::make_shared<StoreClient>(job->host, job->port, secret, config.backend.timeout, job->tls);
+  auto store = std::make_shared<store::StoreClient>(job->host, job->port, secret,
+                                                    config.backend.timeout, job->tls);
   store->join(process.rank);
   return store;
 }
 
-std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
-                                                  const Config& config) {
+std::shared_ptr<store::Store> host_or_join_network_store(const ProcessInfo& process,
+                                                         const config::Config& config) {
   if (process.store_host.empty()) {
     fail_config(fmt::format("{}, but MASTER_ADDR and MASTER_PORT, where they meet, are not set",
                             of_several(process)),
@@ -286,25 +286,25 @@ std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process,
         "launch.secret_file", kMakeSecret);
   }
   // The processes of an MPI launch reach each other by themselves.
-  if (config.backend.interface.empty() && !needs_mpi_launch(config.backend)) {
+  if (config.backend.interface.empty() && !plugin::needs_mpi_launch(config.backend)) {
     check_interface_is_set(process, config.backend);
   }
   const Bytes32 secret = secret_of_this_start(config.launch.secret_file);
   if (process.rank != 0) {
-    auto store = std::make_shared<StoreClient>(process.store_host, process.store_port, secret,
-                                               config.backend.timeout, config.launch.tls,
-                                               StoreClient::Start::kWhenItListens);
+    auto store = std::make_shared<store::StoreClient>(
+        process.store_host, process.store_port, secret, config.backend.timeout, config.launch.tls,
+        store::StoreClient::Start::kWhenItListens);
     store->join(process.rank);
     return store;
   }
-  StoreServerOptions options = RankZeroStore::server_options(config.backend);
+  store::StoreServerOptions options = store::RankZeroStore::server_options(config.backend);
   options.host = listening_address(process, config);
   options.all_interfaces = config.launch.all_interfaces;
   options.port = process.store_port;
   options.tls = config.launch.tls;
   options.members = static_cast<size_t>(process.world_size);
-  return std::make_shared<RankZeroStore>(secret, options, config.backend.timeout,
-                                         is_wildcard(options.host) ? "127.0.0.1" : "");
+  return std::make_shared<store::RankZeroStore>(secret, options, config.backend.timeout,
+                                                is_wildcard(options.host) ? "127.0.0.1" : "");
 }
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

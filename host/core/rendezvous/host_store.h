@@ -17,13 +17,13 @@
 #include "rendezvous/process_info.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 
 // Throws Error(kConfig) if a living process already hosts a job with the same id, Error(kIo) for an
 // unsafe folder, and Error(kTimeout), naming rank 0 and the file, if rank 0 does not appear in time
 // (backend.timeout).
-std::shared_ptr<Store> host_or_join_store(const std::string& job_id, int rank,
-                                          const BackendConfig& backend);
+std::shared_ptr<store::Store> host_or_join_store(const std::string& job_id, int rank,
+                                                 const config::BackendConfig& backend);
 
 // The folder described above, created if missing.
 std::string private_runtime_folder();
@@ -38,17 +38,18 @@ std::string private_runtime_folder();
 
 // Throws Error(kConfig) naming what is missing (MASTER_ADDR, the secret file, an interface), and
 // what StoreServer and StoreClient throw. Other ranks wait for rank 0 until backend.timeout.
-std::shared_ptr<Store> host_or_join_network_store(const ProcessInfo& process, const Config& config);
+std::shared_ptr<store::Store> host_or_join_network_store(const ProcessInfo& process,
+                                                         const config::Config& config);
 
 // The same for ranks that already share a store, that of torchrun's agent: from it they learn where
 // rank 0 serves, on a port of its own. Without launch.secret_file, the secret is in that store too,
 // readable by anyone who reaches it.
-std::shared_ptr<Store> host_or_join_through(Store& agent, const ProcessInfo& process,
-                                            const Config& config);
+std::shared_ptr<store::Store> host_or_join_through(store::Store& agent, const ProcessInfo& process,
+                                                   const config::Config& config);
 
 // The secret shared by all processes that have this file (at least 32 bytes), for one purpose: a
 // key derived from the file's SHA-256. Throws Error(kConfig) naming the path if the file is
 // missing, not regular, another user's, readable by others, or too short.
 Bytes32 read_secret_file(const std::string& path, std::string_view purpose);
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -21,7 +21,7 @@
 #include "store/store.h"
 #include "store/torch_store.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 constexpr std::string_view kTitle = "coupler job 2";
@@ -48,7 +48,7 @@ std::optional<JobAddress> parse_job_file(std::string_view text) {
   job.tls = lines[4] == "tls";
   const auto* end = lines[2].data() + lines[2].size();
   const auto [stop, status] = std::from_chars(lines[2].data(), end, job.port);
-  const bool is_port = is_local(job.host) ? job.port == 0 : job.port > 0 && job.port < 65536;
+  const bool is_port = store::is_local(job.host) ? job.port == 0 : job.port > 0 && job.port < 65536;
   const bool good = status == std::errc() && stop == end && is_port &&
                     from_hex(lines[3], job.secret) && (lines[4] == "plain" || job.tls);
   return good ? std::optional(job) : std::nullopt;
@@ -145,23 +145,26 @@ std::string job_name(const ProcessInfo& process) {
 
 // The store of torchrun's agent is up before the ranks are, but does not watch them. Ranks on
 // several machines only learn from it where rank 0 hosts the job's store.
-std::shared_ptr<Store> meet_at_agent(const ProcessInfo& process, const Config& config) {
-  const auto agent = Store::with_prefix(
-      std::make_shared<TorchStore>(process.store_host, process.store_port, config.backend.timeout),
-      torchrun_epoch());
+std::shared_ptr<store::Store> meet_at_agent(const ProcessInfo& process,
+                                            const config::Config& config) {
+  const auto agent =
+      store::Store::with_prefix(std::make_shared<store::TorchStore>(
+                                    process.store_host, process.store_port, config.backend.timeout),
+                                torchrun_epoch());
   return host_or_join_through(*agent, process, config);
 }
 
 }  // namespace
 
-std::shared_ptr<Store> open_job_store(const ProcessInfo& process, const Config& config) {
+std::shared_ptr<store::Store> open_job_store(const ProcessInfo& process,
+                                             const config::Config& config) {
   if (process.world_size == 1) {
-    return std::make_shared<MemoryStore>();
+    return std::make_shared<store::MemoryStore>();
   }
   if (process.launcher == LauncherKind::kCoupler) {
     const JobAddress job = read_job_file(process.job_file);
-    auto store = std::make_shared<StoreClient>(job.host, job.port, job.secret,
-                                               config.backend.timeout, job.tls);
+    auto store = std::make_shared<store::StoreClient>(job.host, job.port, job.secret,
+                                                      config.backend.timeout, job.tls);
     store->join(process.rank);
     return store;
   }
@@ -182,4 +185,4 @@ std::shared_ptr<Store> open_job_store(const ProcessInfo& process, const Config& 
   return host_or_join_store(job_name(process), process.rank, config.backend);
 }
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

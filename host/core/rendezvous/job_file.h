@@ -4,14 +4,18 @@
 // 0 writes it to a private folder. Plain functions, [any-thread].
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/file_descriptor.h"
 #include "base/sha256.h"
+#include "config/config.h"
+#include "rendezvous/process_info.h"
+#include "store/store.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 
 struct JobAddress {
   std::string host;  // or the path of a Unix socket
@@ -30,4 +34,10 @@ UniqueFd make_job_memory_file(const JobAddress& job);
 // another user, is readable by others, or is not a job file.
 JobAddress read_job_file(const std::string& path);
 
-}  // namespace coupler
+// Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0, on one machine
+// or for several (rendezvous/host_store.h); with world size 1, a store in this process's
+// memory. Throws Error(kPeerLost or kTimeout) naming the address.
+std::shared_ptr<store::Store> open_job_store(const ProcessInfo& process,
+                                             const config::Config& config);
+
+}  // namespace coupler::rendezvous

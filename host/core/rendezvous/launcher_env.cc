@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 bool is_set(const EnvironmentLookup& lookup, const char* variable) {
@@ -171,4 +171,4 @@ std::optional<int> tasks_of_node(const std::string& tasks_per_node, int index) {
   return std::nullopt;
 }
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -8,7 +8,7 @@
 
 #include "rendezvous/process_info.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 
 // One row per launcher. Rank and world size identify it; the local pair is optional.
 struct LauncherRow {
@@ -55,4 +55,4 @@ std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const L
 // if the string is malformed or there is no such node.
 std::optional<int> tasks_of_node(const std::string& tasks_per_node, int index);
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

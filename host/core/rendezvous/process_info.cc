@@ -10,7 +10,7 @@
 #include "plugin/plugin.h"
 #include "rendezvous/launcher_env.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 
 std::string first_slurm_node(std::string_view list) {
   std::string node;
@@ -246,8 +246,9 @@ const char* launcher_name(LauncherKind kind) {
   return "nothing";
 }
 
-MpiLaunch mpi_launch_of(const ProcessInfo& process) {
-  return process.launcher == LauncherKind::kOpenMpi ? MpiLaunch::kInside : MpiLaunch::kTooLate;
+plugin::MpiLaunch mpi_launch_of(const ProcessInfo& process) {
+  return process.launcher == LauncherKind::kOpenMpi ? plugin::MpiLaunch::kInside
+                                                    : plugin::MpiLaunch::kTooLate;
 }
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

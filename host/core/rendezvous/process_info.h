@@ -7,7 +7,11 @@
 #include <string>
 #include <string_view>
 
-namespace coupler {
+namespace coupler::plugin {
+enum class MpiLaunch;
+}
+
+namespace coupler::rendezvous {
 
 // Slurm's lists of nodes. Plain functions, [any-thread].
 
@@ -45,7 +49,6 @@ ProcessInfo detect_process();  // of this process's environment
 const char* launcher_name(LauncherKind kind);  // "Open MPI"; for messages
 
 // For a process that exists: whether mpirun started it (plugin/plugin.h).
-enum class MpiLaunch;
-MpiLaunch mpi_launch_of(const ProcessInfo& process);
+plugin::MpiLaunch mpi_launch_of(const ProcessInfo& process);
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace coupler {
+namespace coupler::residency {
 
 template <class Buffer>  // movable, with a member `bytes`
 class FreeList {
@@ -61,4 +61,4 @@ class FreeList {
   size_t free_bytes_ = 0, out_bytes_ = 0, peak_bytes_ = 0;
 };
 
-}  // namespace coupler
+}  // namespace coupler::residency

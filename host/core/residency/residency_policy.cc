@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 // Units are counted in thousands: half a word each is plenty.
@@ -117,4 +117,4 @@ void ResidencyPolicy::stop_prefetching() {
   expected_.clear();
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

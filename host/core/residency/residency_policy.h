@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace coupler {
+namespace coupler::residency {
 
 // UseOrder: learns the order in which units are used and predicts the next one. A unit's successor
 // depends on the unit before it, which distinguishes forward from backward.
@@ -97,4 +97,4 @@ class ResidencyPolicy {
   std::vector<UnitState*> candidates_;  // make_room's scratch, kept for its capacity
 };
 
-}  // namespace coupler
+}  // namespace coupler::residency

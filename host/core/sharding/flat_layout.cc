@@ -3,7 +3,7 @@
 #include <iterator>
 #include <map>
 
-namespace coupler {
+namespace coupler::sharding {
 namespace {
 
 // Parameters start at multiples of 64 bytes, so kernels on a view are as fast as on a separate
@@ -43,4 +43,4 @@ std::vector<FlatLayout> lay_out_flat(const std::vector<FlatParameter>& parameter
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::sharding

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace coupler {
+namespace coupler::sharding {
 
 struct FlatParameter {
   int dtype = 0;  // any number that distinguishes dtypes; groups are in its order
@@ -27,4 +27,4 @@ struct FlatLayout {
 std::vector<FlatLayout> lay_out_flat(const std::vector<FlatParameter>& parameters,
                                      int64_t most_elements);
 
-}  // namespace coupler
+}  // namespace coupler::sharding

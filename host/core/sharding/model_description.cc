@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace coupler {
+namespace coupler::sharding {
 
 void ModelDescription::add_module(const std::string& name, const std::string& type,
                                   int64_t parent) {
@@ -34,4 +34,4 @@ db_model ModelDescription::model() const {
           .parameter_count = parameter_list_.size()};
 }
 
-}  // namespace coupler
+}  // namespace coupler::sharding

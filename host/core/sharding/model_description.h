@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::sharding {
 
 class ModelDescription {
  public:
@@ -33,4 +33,4 @@ class ModelDescription {
   std::vector<const db_parameter*> parameter_list_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::sharding

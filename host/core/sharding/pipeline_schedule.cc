@@ -9,7 +9,7 @@
 
 #include "base/text.h"
 
-namespace coupler {
+namespace coupler::sharding {
 
 std::vector<PipelineStep> inference_schedule(int64_t micro_batches) {
   std::vector<PipelineStep> result;
@@ -116,4 +116,4 @@ StageBegins balanced_cut(const std::vector<double>& costs, int stages) {
   return begins;
 }
 
-}  // namespace coupler
+}  // namespace coupler::sharding

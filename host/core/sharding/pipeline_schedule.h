@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::sharding {
 
 enum class StepKind { kForward, kBackward };
 
@@ -59,4 +59,4 @@ StageBegins cut_at(const std::vector<std::string>& layers, const std::vector<std
 // Error(kInvalidArgument) if there are fewer layers than stages.
 StageBegins balanced_cut(const std::vector<double>& costs, int stages);
 
-}  // namespace coupler
+}  // namespace coupler::sharding

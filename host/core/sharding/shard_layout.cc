@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-namespace coupler {
+namespace coupler::sharding {
 namespace {
 
 // Runs smaller than this are packed: copying this much takes about as long as one message.
@@ -176,4 +176,4 @@ std::vector<size_t> learned_reduce_order(std::vector<size_t> completed,
   return completed;
 }
 
-}  // namespace coupler
+}  // namespace coupler::sharding

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace coupler {
+namespace coupler::sharding {
 
 // What a layout needs to know about one parameter of the unit.
 struct ShardParameter {
@@ -100,4 +100,4 @@ std::vector<size_t> first_reduce_order(const std::vector<const ShardLayout*>& un
 std::vector<size_t> learned_reduce_order(std::vector<size_t> completed,
                                          const std::vector<size_t>& first);
 
-}  // namespace coupler
+}  // namespace coupler::sharding

@@ -18,7 +18,7 @@
 #include "store/failure_detector.h"
 #include "store/link.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using store_wire::Operation;
@@ -372,4 +372,4 @@ int64_t StoreClient::add(const std::string& key, int64_t delta) {
   return reply->number;
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

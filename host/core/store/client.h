@@ -20,7 +20,7 @@
 #include "store/store.h"
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 
 class StoreClient : public Store {
  public:
@@ -102,4 +102,4 @@ class StoreClient : public Store {
   std::thread reader_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -5,7 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using Reason = PeerLoss::Reason;
@@ -65,4 +65,4 @@ std::string describe_loss(int rank, long pid, Reason reason) {
   return fmt::format("rank {} (process {}) {}", rank, pid, what);
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

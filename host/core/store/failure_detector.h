@@ -9,7 +9,7 @@
 #include "base/process.h"
 #include "store/peers.h"
 
-namespace coupler {
+namespace coupler::store {
 
 struct SilentPeer {
   std::chrono::steady_clock::duration quiet;  // since it was last heard from
@@ -43,4 +43,4 @@ class LocalPauses {
 // "rank 1 (process 77) is stopped"
 std::string describe_loss(int rank, long pid, PeerLoss::Reason reason);
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -28,7 +28,7 @@
 #include "base/process.h"
 #include "base/sha256.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 // Names the key in the handshake; public.
@@ -455,4 +455,4 @@ uid_t user_of_peer(int socket) {
                                                                           : static_cast<uid_t>(-1);
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -19,7 +19,7 @@
 #include "base/sha256.h"
 #include "base/socket.h"
 
-namespace coupler {
+namespace coupler::store {
 
 // TLS 1.3 for a job's store, without certificates: both sides know the job's secret, and a key
 // derived from it (HKDF) is TLS's external pre-shared key. A side that does not know it cannot
@@ -166,4 +166,4 @@ UniqueFd connect_locally(const std::string& path, Deadline deadline);
 // The user at the other end of a connected Unix socket: the client, or the listener.
 uid_t user_of_peer(int socket);
 
-}  // namespace coupler
+}  // namespace coupler::store

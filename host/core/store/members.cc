@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "store/session.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using store_wire::Event;
@@ -224,4 +224,4 @@ void StoreMembers::notify(const Reply& event, uint64_t except) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

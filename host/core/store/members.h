@@ -23,7 +23,7 @@
 #include "store/server.h"
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 
 struct StoreHub;
 
@@ -79,4 +79,4 @@ class StoreMembers {
   std::unordered_map<uint64_t, int> ranks_;  // by session
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

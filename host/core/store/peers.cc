@@ -13,7 +13,7 @@
 #include "store/client.h"
 #include "store/failure_detector.h"
 
-namespace coupler {
+namespace coupler::store {
 
 std::string encode(const PeerLoss& loss) {
   return fmt::format("{} {} {}", loss.rank, static_cast<int>(loss.reason), loss.text);
@@ -269,4 +269,4 @@ void StoreClient::throw_peer_lost(const std::string& key, const PeerLoss& loss) 
 
 std::shared_ptr<Peers> StoreClient::peers() const { return peers_; }
 
-}  // namespace coupler
+}  // namespace coupler::store

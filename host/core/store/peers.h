@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace coupler {
+namespace coupler::store {
 
 struct PeerLoss {
   // kLeft: it left the job in an orderly way; kFailed: while an exception was propagating. Such
@@ -61,4 +61,4 @@ class Peers {
   std::map<const void*, std::function<std::string()>> activities_;  // guarded by activities_mutex_
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -24,7 +24,7 @@
 #include "store/link.h"
 #include "store/session.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 namespace asio = boost::asio;
@@ -237,7 +237,7 @@ RankZeroStore::RankZeroStore(std::unique_ptr<StoreServer> server, const Bytes32&
                   timeout, tls),
       server_(std::move(server)) {}
 
-StoreServerOptions RankZeroStore::server_options(const BackendConfig& backend) {
+StoreServerOptions RankZeroStore::server_options(const config::BackendConfig& backend) {
   StoreServerOptions options;
   options.peer_timeout = std::chrono::ceil<std::chrono::milliseconds>(backend.peer_timeout);
   options.host_rank = 0;
@@ -252,4 +252,4 @@ RankZeroStore::~RankZeroStore() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -22,7 +22,7 @@
 #include "store/peers.h"
 #include "store/table.h"
 
-namespace coupler {
+namespace coupler::store {
 
 struct StoreServerOptions {
   // For ranks of this machine only: a Unix socket without a name, and no port.
@@ -75,7 +75,7 @@ class StoreServer {
 class RankZeroStore : public StoreClient {
  public:
   // How rank 0 serves; the caller completes it.
-  static StoreServerOptions server_options(const BackendConfig& backend);
+  static StoreServerOptions server_options(const config::BackendConfig& backend);
 
   // client_host: where the client reaches the server; "": at the address it is bound to. Throws
   // what StoreServer and StoreClient throw.
@@ -94,4 +94,4 @@ class RankZeroStore : public StoreClient {
   std::unique_ptr<StoreServer> server_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

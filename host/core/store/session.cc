@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 namespace asio = boost::asio;
@@ -375,4 +375,4 @@ void StoreSession::write_next() {
   });
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

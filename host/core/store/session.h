@@ -19,7 +19,7 @@
 #include "store/server.h"
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 
 class StoreSession;
 
@@ -103,4 +103,4 @@ class StoreSession : public std::enable_shared_from_this<StoreSession> {
   std::unordered_map<uint64_t, std::variant<std::string, StoreTable::Ranks>> waits_;  // by request
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -7,7 +7,7 @@
 
 #include "base/socket.h"
 
-namespace coupler {
+namespace coupler::store {
 
 // For stores without an operation for several keys.
 std::vector<std::optional<std::string>> Store::get_ranks(const std::string& prefix, int count,
@@ -82,4 +82,4 @@ std::shared_ptr<Store> Store::with_prefix(std::shared_ptr<Store> parent, std::st
   return std::make_shared<PrefixStore>(std::move(parent), std::move(prefix));
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

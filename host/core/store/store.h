@@ -15,11 +15,9 @@
 
 #include "base/sha256.h"
 
-namespace coupler {
+namespace coupler::store {
 
 class Peers;
-struct Config;
-struct ProcessInfo;
 
 class Store {
  public:
@@ -51,11 +49,6 @@ class Store {
 std::string activity_key(int rank);
 inline constexpr const char* kActivityPrefix = "coupler/standing/";
 
-// Joins the job's store: the launcher's, torchrun's own, or one hosted by rank 0, on one machine
-// or for several (rendezvous/host_store.h); with world size 1, a store in this process's
-// memory. Throws Error(kPeerLost or kTimeout) naming the address.
-std::shared_ptr<Store> open_job_store(const ProcessInfo& process, const Config& config);
-
 // MemoryStore: a store inside this process, for a world of one and for tests. [any-thread].
 class MemoryStore : public Store {
  public:
@@ -70,4 +63,4 @@ class MemoryStore : public Store {
   std::unordered_map<std::string, int64_t> numbers_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

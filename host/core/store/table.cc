@@ -8,7 +8,7 @@
 
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 bool erase_waiter(std::vector<StoreTable::Waiter>& waiters, StoreTable::Waiter waiter) {
@@ -178,4 +178,4 @@ void StoreTable::forget(const Ranks& ranks, Waiter waiter) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

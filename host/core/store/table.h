@@ -13,7 +13,7 @@
 
 #include "base/sha256.h"
 
-namespace coupler {
+namespace coupler::store {
 
 struct StoreLimits {
   size_t keys = 1u << 20;              // values and numbers together
@@ -85,4 +85,4 @@ class StoreTable {
   std::shared_ptr<const RankValues> recent_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -10,7 +10,7 @@
 
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 // TCPStore's protocol: a byte names the query; numbers are little-endian; strings and lists start
@@ -197,4 +197,4 @@ int64_t TorchStore::add(const std::string& key, int64_t delta) {
   return sum;
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -12,7 +12,7 @@
 #include "base/socket.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::store {
 
 class TorchStore : public Store {
  public:
@@ -37,4 +37,4 @@ class TorchStore : public Store {
   std::vector<UniqueFd> idle_;  // guarded by mutex_
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 std::string reason(int number) { return std::generic_category().message(number); }
@@ -214,4 +214,4 @@ void JsonLinesTracker::log(const TrackedStep& entry) {
   out += "}\n";
 }
 
-}  // namespace coupler
+}  // namespace coupler::track

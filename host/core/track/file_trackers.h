@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace coupler {
+namespace coupler::track {
 
 // AppendFile: a file that grows by whole pieces. A partial write is undone and retried, so that a
 // temporarily full disk leaves no torn line. Used by one thread at a time.
@@ -97,4 +97,4 @@ class JsonLinesTracker : public Tracker {
   AppendFile file_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::track

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 namespace asio = boost::asio;
@@ -191,4 +191,4 @@ std::string url_encoded(std::string_view text) {
   return out;
 }
 
-}  // namespace coupler
+}  // namespace coupler::track

@@ -8,7 +8,7 @@
 
 #include "base/network.h"
 
-namespace coupler {
+namespace coupler::track {
 
 // http[s]://HOST[:PORT][/PREFIX]
 struct HttpAddress {
@@ -56,4 +56,4 @@ class HttpClient {
 // "a%20b": escaped for the value of a query.
 std::string url_encoded(std::string_view text);
 
-}  // namespace coupler
+}  // namespace coupler::track

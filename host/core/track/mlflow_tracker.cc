@@ -16,7 +16,7 @@
 #include "base/process.h"
 #include "track/file_trackers.h"
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 using nlohmann::json;
@@ -279,4 +279,4 @@ std::string MlflowTracker::location() const {
   return fmt::format("{}/#/experiments/{}/runs/{}", client_->url(), experiment_id_, run_id_);
 }
 
-}  // namespace coupler
+}  // namespace coupler::track

@@ -15,7 +15,7 @@
 
 #include "track/http_client.h"
 
-namespace coupler {
+namespace coupler::track {
 
 class MlflowTracker : public Tracker {
  public:
@@ -49,4 +49,4 @@ class MlflowTracker : public Tracker {
 // A name that MLflow accepts: other characters become _, and at most 250 are kept.
 std::string mlflow_name(const std::string& name);
 
-}  // namespace coupler
+}  // namespace coupler::track

@@ -52,20 +52,21 @@ std::string cut(const std::string& text, size_t limit) {
   return text;
 }
 
-std::string counts(const ProgressView& view) {
+std::string counts(const track::ProgressView& view) {
   const double seconds = view.rate > 0 ? 1 / view.rate : view.seconds;
   const int64_t steps = view.rate > 0 ? 1 : view.done;  // in that time
-  const std::string rate = rate_text(steps, seconds);
-  if (view.total <= 0) return fmt::format("{} [{}, {}]", view.done, clock_text(view.seconds), rate);
+  const std::string rate = track::rate_text(steps, seconds);
+  if (view.total <= 0)
+    return fmt::format("{} [{}, {}]", view.done, track::clock_text(view.seconds), rate);
   const double left =
       steps > 0 ? seconds * static_cast<double>(std::max<int64_t>(view.total - view.done, 0)) /
                       static_cast<double>(steps)
                 : -1;
-  return fmt::format("{}/{} [{}<{}, {}]", view.done, view.total, clock_text(view.seconds),
-                     clock_text(left), rate);
+  return fmt::format("{}/{} [{}<{}, {}]", view.done, view.total, track::clock_text(view.seconds),
+                     track::clock_text(left), rate);
 }
 
-int percent(const ProgressView& view) {
+int percent(const track::ProgressView& view) {
   return static_cast<int>(
       100.0 *
       std::clamp(static_cast<double>(view.done) / static_cast<double>(view.total), 0.0, 1.0));
@@ -73,14 +74,14 @@ int percent(const ProgressView& view) {
 
 }  // namespace
 
-std::string clock_text(double seconds) {
+std::string track::clock_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0 || seconds > 359'999'999) return "--:--";
   const auto whole = std::llround(seconds);
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-std::string rate_text(int64_t done, double seconds) {
+std::string track::rate_text(int64_t done, double seconds) {
   if (done <= 0 || !(seconds > 0)) return "-/s";
   const double rate = static_cast<double>(done) / seconds;
   if (rate < 1) return fmt::format("{:.3g} s/step", 1 / rate);
@@ -89,13 +90,13 @@ std::string rate_text(int64_t done, double seconds) {
   return fmt::format("{:.3g}M/s", rate / 1e6);
 }
 
-std::string brief_text(const std::string& label, int64_t done, int64_t total) {
+std::string track::brief_text(const std::string& label, int64_t done, int64_t total) {
   std::string text = one_line(label);
   if (!text.empty()) text += ' ';
   return text + (total > 0 ? fmt::format("{}/{}", done, total) : fmt::format("{}", done));
 }
 
-std::string bar_text(const ProgressView& view, int columns) {
+std::string track::bar_text(const track::ProgressView& view, int columns) {
   const auto width = static_cast<size_t>(std::max(columns - 1, 1));
   const std::string label = view.around.empty() ? view.label : view.around + " > " + view.label;
   std::string line = cut(one_line(label), width / 2);
@@ -114,7 +115,7 @@ std::string bar_text(const ProgressView& view, int columns) {
   return cut(line + rest, width);
 }
 
-std::string plain_text(const ProgressView& view) {
+std::string track::plain_text(const track::ProgressView& view) {
   std::string line = one_line(view.label);
   if (!line.empty()) line += ": ";
   if (view.total > 0) line += fmt::format("{}% ", percent(view));
@@ -233,7 +234,7 @@ std::string ProgressSlot::around() const {
   for (const ProgressSlot* slot : all.slots) {
     if (slot == this) break;
     if (!text.empty()) text += " > ";
-    text += brief_text(slot->label_, slot->done_, slot->total_);
+    text += track::brief_text(slot->label_, slot->done_, slot->total_);
   }
   return text;
 }
@@ -268,7 +269,7 @@ struct ProgressBar::State {
   void draw(Clock::time_point now, bool last);
 
   const bool bar;  // else plain lines
-  ProgressView view;
+  track::ProgressView view;
   std::string suffix;
   std::vector<std::pair<std::string, double>> values;
   ProgressSlot slot;
@@ -297,16 +298,16 @@ void ProgressBar::State::draw(Clock::time_point now, bool last) {
   }
   if (!suffix.empty()) view.suffix += (view.suffix.empty() ? "" : " ") + suffix;
 
-  if (!bar) return write_error_lines(plain_text(view) + "\n");
+  if (!bar) return write_error_lines(track::plain_text(view) + "\n");
   slot.set_done(view.done);
   if (!slot.is_innermost()) {
     // Ended before its inner bar, which continues below it.
-    if (last) write_error_lines(bar_text(view, progress_columns()) + "\n");
+    if (last) write_error_lines(track::bar_text(view, progress_columns()) + "\n");
     return;
   }
   view.around = slot.around();
-  if (!last) return show_status_line(bar_text(view, progress_columns()));
-  if (slot.is_outermost()) return leave_status_line(bar_text(view, progress_columns()));
+  if (!last) return show_status_line(track::bar_text(view, progress_columns()));
+  if (slot.is_outermost()) return leave_status_line(track::bar_text(view, progress_columns()));
   hide_status_line();
 }
 

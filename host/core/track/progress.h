@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace coupler {
+namespace coupler::track {
 
 struct ProgressView {
   std::string label;
@@ -33,4 +33,4 @@ std::string bar_text(const ProgressView& view, int columns);
 // The same for a log, without a bar, padding or limit.
 std::string plain_text(const ProgressView& view);
 
-}  // namespace coupler
+}  // namespace coupler::track

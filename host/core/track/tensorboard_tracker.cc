@@ -13,7 +13,7 @@
 
 #include "track/file_trackers.h"
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 using protozero::pbf_writer;
@@ -217,4 +217,4 @@ void TensorBoardTracker::finish() {
   file_.close();
 }
 
-}  // namespace coupler
+}  // namespace coupler::track

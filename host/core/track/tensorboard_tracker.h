@@ -10,7 +10,7 @@
 
 #include "track/file_trackers.h"
 
-namespace coupler {
+namespace coupler::track {
 
 // The contents of TensorBoard's event files: records (length, its checksum, data, its checksum)
 // that hold tensorflow.Event messages. Pure functions, any thread.
@@ -42,4 +42,4 @@ class TensorBoardTracker : public Tracker {
   bool ended_ = false;  // the last event is pending or written
 };
 
-}  // namespace coupler
+}  // namespace coupler::track

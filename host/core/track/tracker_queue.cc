@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 
-namespace coupler {
+namespace coupler::track {
 
 struct TrackerQueue::State {
   using Entry = std::shared_ptr<const TrackedStep>;
@@ -230,4 +230,4 @@ int64_t TrackerQueue::lost() const {
          (state_->done ? static_cast<int64_t>(state_->waiting.size() + state_->in_hand) : 0);
 }
 
-}  // namespace coupler
+}  // namespace coupler::track

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace coupler {
+namespace coupler::track {
 
 struct TrackerQueueLimits {
   size_t length = 10000;
@@ -53,4 +53,4 @@ class TrackerQueue {
   std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
 };
 
-}  // namespace coupler
+}  // namespace coupler::track

@@ -15,8 +15,8 @@
 
 namespace coupler {
 
-Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers, const TrackerRun& run,
-                   const TrackerOptions& options)
+track::Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers,
+                          const TrackerRun& run, const TrackerOptions& options)
     : end_timeout_(options.end_timeout) {
   if (options.queue_length < 1) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -31,11 +31,11 @@ Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers, const 
                  .hint = "flush_every must be at least 1 ms, and end_timeout not negative"});
   }
   for (const auto& tracker : trackers) tracker->start(run);
-  TrackerQueueLimits limits;
+  track::TrackerQueueLimits limits;
   limits.length = static_cast<size_t>(options.queue_length);
   limits.flush_every = options.flush_every;
   for (const auto& tracker : trackers) {
-    queues_.push_back(std::make_unique<TrackerQueue>(tracker, limits));
+    queues_.push_back(std::make_unique<track::TrackerQueue>(tracker, limits));
     if (log_enabled(LogLevel::kInfo, "track")) {
       coupler::log(LogLevel::kInfo, "track",
                    fmt::format("tracker '{}': {}", tracker->name(), tracker->location()));
@@ -43,9 +43,9 @@ Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers, const 
   }
 }
 
-Trackers::~Trackers() { end(); }
+track::Trackers::~Trackers() { end(); }
 
-void Trackers::log(TrackValues values, std::optional<int64_t> step) {
+void track::Trackers::log(TrackValues values, std::optional<int64_t> step) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   auto entry = std::make_shared<TrackedStep>();
   entry->values = std::move(values);
@@ -56,22 +56,22 @@ void Trackers::log(TrackValues values, std::optional<int64_t> step) {
   for (const auto& queue : queues_) queue->push(shared);
 }
 
-std::shared_ptr<Tracker> Trackers::find(const std::string& name) const {
+std::shared_ptr<Tracker> track::Trackers::find(const std::string& name) const {
   for (const auto& queue : queues_) {
     if (queue->tracker()->name() == name) return queue->tracker();
   }
   return nullptr;
 }
 
-std::vector<std::string> Trackers::names() const {
+std::vector<std::string> track::Trackers::names() const {
   std::vector<std::string> result;
   for (const auto& queue : queues_) result.push_back(queue->tracker()->name());
   return result;
 }
 
-void Trackers::end() {
+void track::Trackers::end() {
   if (std::exchange(ended_, true)) return;
-  const auto deadline = TrackerQueue::Clock::now() + end_timeout_;
+  const auto deadline = track::TrackerQueue::Clock::now() + end_timeout_;
   for (const auto& queue : queues_) queue->end(deadline);
   for (const auto& queue : queues_) queue->wait_ended();
 }
@@ -86,10 +86,10 @@ std::shared_ptr<Tracker> make() {
 struct Registry {
   std::mutex mutex;
   std::vector<std::pair<std::string, TrackerFactory>> entries = {
-      {"csv", make<CsvTracker>},
-      {"jsonl", make<JsonLinesTracker>},
-      {"tensorboard", make<TensorBoardTracker>},
-      {"mlflow", make<MlflowTracker>}};
+      {"csv", make<track::CsvTracker>},
+      {"jsonl", make<track::JsonLinesTracker>},
+      {"tensorboard", make<track::TensorBoardTracker>},
+      {"mlflow", make<track::MlflowTracker>}};
 };
 
 Registry& registry() {
@@ -107,7 +107,7 @@ bool is_name(const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> tracker_names() {
+std::vector<std::string> track::tracker_names() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   std::vector<std::string> names;
@@ -115,8 +115,8 @@ std::vector<std::string> tracker_names() {
   return names;
 }
 
-std::vector<std::string> names_of_all_trackers() {
-  std::vector<std::string> names = tracker_names();
+std::vector<std::string> track::names_of_all_trackers() {
+  std::vector<std::string> names = track::tracker_names();
   const char* uri = std::getenv("MLFLOW_TRACKING_URI");
   if (uri == nullptr || *uri == '\0') {
     names.erase(std::remove(names.begin(), names.end(), "mlflow"), names.end());
@@ -124,7 +124,7 @@ std::vector<std::string> names_of_all_trackers() {
   return names;
 }
 
-std::shared_ptr<Tracker> make_tracker(const std::string& name) {
+std::shared_ptr<Tracker> track::make_tracker(const std::string& name) {
   Registry& all = registry();
   TrackerFactory factory;
   {

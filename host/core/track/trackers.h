@@ -12,7 +12,7 @@
 
 #include "track/tracker_queue.h"
 
-namespace coupler {
+namespace coupler::track {
 
 class Trackers {
  public:
@@ -53,4 +53,4 @@ std::vector<std::string> names_of_all_trackers();
 // Error(kInvalidArgument) if the factory returns null.
 std::shared_ptr<Tracker> make_tracker(const std::string& name);
 
-}  // namespace coupler
+}  // namespace coupler::track

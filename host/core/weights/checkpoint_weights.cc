@@ -24,7 +24,7 @@
 #include "checkpoint/piece_files.h"
 #include "weights/torch_weights.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 using checkpoint::Manifest;
@@ -279,4 +279,4 @@ WeightSource open_deepspeed_universal(const std::string& folder, const std::stri
   return source;
 }
 
-}  // namespace coupler
+}  // namespace coupler::weights

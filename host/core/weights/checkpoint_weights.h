@@ -6,7 +6,7 @@
 
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::weights {
 
 // Opens model number `model` of the checkpoint in that folder. Sharded tensors are whole, and reads
 // verify the checksums. Throws Error as checkpoint::open_checkpoint; kInvalidArgument if there is
@@ -35,4 +35,4 @@ WeightSource open_deepspeed(const std::string& folder, const std::string& key);
 // file next to them has, such as buffers. Throws as open_deepspeed.
 WeightSource open_deepspeed_universal(const std::string& folder, const std::string& key);
 
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -23,7 +23,7 @@
 #include "formats/weight_index.h"
 #include "weights/open_weights.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 namespace fs = std::filesystem;
@@ -69,13 +69,13 @@ std::string data_file(const std::string& folder, const std::string& name) {
 json read_index(const std::string& folder) {
   const std::string path = path_in(folder, kOffloadIndex);
   const auto file = MappedFile::open(path);
-  if (file->size() > kMaxIndexBytes)
-    refuse_offload_folder(
-        path, fmt::format("its {} bytes exceed the limit of {}", file->size(), kMaxIndexBytes));
+  if (file->size() > formats::kMaxIndexBytes)
+    refuse_offload_folder(path, fmt::format("its {} bytes exceed the limit of {}", file->size(),
+                                            formats::kMaxIndexBytes));
   try {
-    return checkpoint::parse_strict_json(
-        {reinterpret_cast<const char*>(file->data()), file->size()}, kMaxIndexDepth);
-  } catch (const checkpoint::JsonProblem& problem) {
+    return parse_strict_json({reinterpret_cast<const char*>(file->data()), file->size()},
+                             formats::kMaxIndexDepth);
+  } catch (const JsonProblem& problem) {
     refuse_offload_folder(path, problem.key.empty()
                                     ? problem.rule
                                     : fmt::format("'{}' {}", problem.key, problem.rule));
@@ -247,4 +247,4 @@ void OffloadFolderWriter::finish() {
   replace_file(path_in(folder_, kOffloadIndex), document.dump(2) + "\n");
 }
 
-}  // namespace coupler
+}  // namespace coupler::weights

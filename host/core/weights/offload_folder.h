@@ -17,7 +17,7 @@
 
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::weights {
 
 inline constexpr const char* kOffloadIndex = "index.json";
 
@@ -54,4 +54,4 @@ class OffloadFolderWriter {
   std::map<std::string, std::string, std::less<>> entries_;  // JSON, by name
 };
 
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -24,7 +24,7 @@
 #include "weights/torch_weights.h"
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::weights {
 
 WeightSource open_safetensors(const std::string& path) {
   const auto file = MappedFile::open(path);
@@ -77,7 +77,7 @@ WeightSource open_part(const std::string& index, const std::string& name, const 
 WeightSource open_index(const std::string& path, const std::string& key) {
   const auto file = MappedFile::open(path);
   const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
-  const WeightIndex index = parse_weight_index(text, path);
+  const formats::WeightIndex index = formats::parse_weight_index(text, path);
   std::map<std::string_view, std::set<std::string_view>> wanted;  // the tensors of each file
   for (const auto& [tensor, name] : index.weight_map) wanted[name].insert(tensor);
   WeightSource source;
@@ -295,4 +295,4 @@ void check_source(const WeightSource& source, const std::string& path) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -6,7 +6,7 @@
 
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::weights {
 
 // The weights in a safetensors file. Plain function, any thread.
 
@@ -32,4 +32,4 @@ struct OpenWeights {
 // damaged files, kInvalidArgument for options that do not apply.
 WeightSource open_weights(const std::string& path, const OpenWeights& options);
 
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "formats/torch_archive.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 struct Dimension {
@@ -135,7 +135,7 @@ namespace {
 
 // Shared by all tensors of a file.
 struct OpenArchive {
-  TorchArchive archive;
+  formats::TorchArchive archive;
   bool verified = false;
 };
 
@@ -188,7 +188,8 @@ const pickle::Value& find_state_dict(const pickle::Value& root, const std::strin
   return *found;
 }
 
-WeightTensor torch_weight(const std::shared_ptr<OpenArchive>& open, const TorchTensor& tensor) {
+WeightTensor torch_weight(const std::shared_ptr<OpenArchive>& open,
+                          const formats::TorchTensor& tensor) {
   const uint64_t element = safetensors::bits(tensor.dtype) / 8;
   const auto verify = [open] {
     if (!open->verified) open->archive.verify();
@@ -208,7 +209,7 @@ WeightTensor torch_weight(const std::shared_ptr<OpenArchive>& open, const TorchT
 }
 
 std::shared_ptr<OpenArchive> open_archive(const std::string& path) {
-  return std::make_shared<OpenArchive>(OpenArchive{TorchArchive::open(path)});
+  return std::make_shared<OpenArchive>(OpenArchive{formats::TorchArchive::open(path)});
 }
 
 }  // namespace
@@ -220,7 +221,7 @@ WeightSource open_torch(const std::string& path, const std::string& key) {
   using View = std::tuple<std::string, uint64_t, safetensors::DType, std::vector<int64_t>,
                           std::vector<int64_t>>;
   std::map<View, std::string> views;
-  for (const TorchTensor& tensor : open->archive.tensors(dictionary)) {
+  for (const formats::TorchTensor& tensor : open->archive.tensors(dictionary)) {
     // Tensors without elements all have the same (empty) bytes, but are not tied.
     const bool empty = tensor.bytes.begin == tensor.bytes.end;
     const auto [first, is_first] = views.try_emplace(
@@ -248,4 +249,4 @@ WeightSource open_torch_tensor(const std::string& path, const std::string& key,
   return source;
 }
 
-}  // namespace coupler
+}  // namespace coupler::weights

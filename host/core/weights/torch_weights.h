@@ -8,7 +8,7 @@
 
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::weights {
 
 // Reads tensors with any strides in row-major order. Pure functions, any thread.
 
@@ -30,4 +30,4 @@ WeightSource open_torch(const std::string& path, const std::string& key);
 WeightSource open_torch_tensor(const std::string& path, const std::string& key,
                                const std::string& name);
 
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -14,7 +14,7 @@
 #include "base/mapped_file.h"
 #include "formats/safetensors_header.h"
 
-namespace coupler {
+namespace coupler::weights {
 
 // The largest chunk: the memory that reading a tensor takes, whatever its size.
 inline constexpr size_t kWeightChunk = size_t{4} << 20;
@@ -54,4 +54,4 @@ struct WeightSource {
 // source without tensors.
 void check_source(const WeightSource& source, const std::string& path);
 
-}  // namespace coupler
+}  // namespace coupler::weights

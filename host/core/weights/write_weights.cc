@@ -18,7 +18,7 @@
 #include "formats/safetensors_writer.h"
 #include "formats/weight_index.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 namespace fs = std::filesystem;
@@ -75,7 +75,7 @@ WeightTarget::WeightTarget(OneFile, const std::string& path)
   remove_unfinished();  // left by a process that was killed
 }
 
-WeightTarget::WeightTarget(std::string folder, WeightFiles files)
+WeightTarget::WeightTarget(std::string folder, formats::WeightFiles files)
     : folder_(std::move(folder)), files_(std::move(files)) {
   checkpoint::make_folders(folder_);
   remove_unfinished();
@@ -87,7 +87,7 @@ std::string WeightTarget::path(const std::string& name) const {
   return (fs::path(folder_) / name).string();
 }
 
-std::string WeightTarget::unfinished(const WeightFile& file) const {
+std::string WeightTarget::unfinished(const formats::WeightFile& file) const {
   return path(file.name + std::string(kBeside));
 }
 
@@ -119,17 +119,17 @@ void WeightTarget::finish() {
   const std::string index_beside = path(index + std::string(kBeside));
   const bool indexed = files_.files.size() > 1;
   // Everything that may fail (a full disk, a folder of that name) comes before the first rename.
-  for (const WeightFile& file : files_.files) refuse_folder(path(file.name));
+  for (const formats::WeightFile& file : files_.files) refuse_folder(path(file.name));
   if (indexed) {
     refuse_folder(path(index));
-    write_whole(index_beside, format_weight_index(index_of(files_), path(index)));
+    write_whole(index_beside, formats::format_weight_index(index_of(files_), path(index)));
     // Files of an older save may have the same names. If the process were killed after replacing
     // some of them, the old index would present the mixture as a model.
     fs::remove(path(index));
     sync_folder(folder_);
   }
   std::set<std::string> kept;
-  for (const WeightFile& file : files_.files) {
+  for (const formats::WeightFile& file : files_.files) {
     rename_durably(unfinished(file), path(file.name));
     kept.insert(file.name);
   }
@@ -197,20 +197,20 @@ WrittenWeights write_weights(const WeightSource& source, const std::string& targ
   refuse_overlap(source, target);
 
   std::map<std::string_view, const WeightTensor*> tensors;
-  std::vector<SizedTensor> sizes;
+  std::vector<formats::SizedTensor> sizes;
   for (const WeightTensor& tensor : source.tensors) {
     tensors.emplace(tensor.name, &tensor);
     sizes.push_back({tensor.name, tensor.bytes(), {}});
   }
   constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
-  WeightFiles files = divide_weights(sizes, max_shard_size.value_or(kNoLimit));
+  formats::WeightFiles files = formats::divide_weights(sizes, max_shard_size.value_or(kNoLimit));
   if (alone) files.files.front().name = fs::path(target).filename().string();
 
   const auto place = [&] {
     return alone ? WeightTarget::file(target) : WeightTarget(target, files);
   };
   WeightTarget made = place();
-  for (const WeightFile& file : files.files) {
+  for (const formats::WeightFile& file : files.files) {
     std::vector<safetensors::TensorEntry> entries;
     safetensors::Metadata metadata{{"format", "pt"}};
     for (const std::string& name : file.tensors) {
@@ -232,4 +232,4 @@ WrittenWeights write_weights(const WeightSource& source, const std::string& targ
   return {files.files.size(), source.tensors.size(), files.total_size};
 }
 
-}  // namespace coupler
+}  // namespace coupler::weights

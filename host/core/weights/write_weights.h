@@ -11,7 +11,7 @@
 #include "formats/weight_index.h"
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::weights {
 
 // WeightTarget: the files that a model's weights are written to. They appear when all of them are
 // on the disk; until then they have temporary names, and existing files stay. Single-threaded.
@@ -20,14 +20,14 @@ class WeightTarget {
   // A single file at that path.
   static WeightTarget file(const std::string& path);
   // Files in a folder, which is created if missing; several files get an index. Throws Error(kIo).
-  WeightTarget(std::string folder, WeightFiles files);
+  WeightTarget(std::string folder, formats::WeightFiles files);
   // Removes unfinished files.
   ~WeightTarget();
   WeightTarget(const WeightTarget&) = delete;
   WeightTarget& operator=(const WeightTarget&) = delete;
 
   // The path to write a file to; it must be complete and on the disk when finish() is called.
-  std::string unfinished(const WeightFile& file) const;
+  std::string unfinished(const formats::WeightFile& file) const;
 
   // Gives the files their final names, and removes weights that another save left in the folder.
   // Throws Error(kIo).
@@ -42,7 +42,7 @@ class WeightTarget {
   void remove_unfinished() const;
 
   std::string folder_;
-  WeightFiles files_;
+  formats::WeightFiles files_;
   bool alone_ = false;  // the target is a single file; leave the folder's other files alone
 };
 
@@ -66,4 +66,4 @@ bool is_one_file(const std::string& target);
 WrittenWeights write_weights(const WeightSource& source, const std::string& target,
                              std::optional<uint64_t> max_shard_size);
 
-}  // namespace coupler
+}  // namespace coupler::weights

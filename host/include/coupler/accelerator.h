@@ -51,7 +51,9 @@ class ScopeGuard {
   std::function<void()> at_end_;
 };
 
+namespace config {
 struct Config;
+}
 class Checkpoints;
 class PipelineParallel;
 
@@ -446,7 +448,7 @@ class Accelerator : public Processes {
   friend class GradientState;
   friend class LocalSGD;
   void register_object(std::unique_ptr<detail::Stateful> object);
-  void start(Config config);
+  void start(config::Config config);
   void require_prepared(const detail::ModelRef& model) const;
   void prepare_module(torch::nn::Module& module);
   void prepare_module(const torch::jit::Module& module);

@@ -84,20 +84,23 @@ class Module;
 
 namespace coupler {
 
+namespace big_model {
 class DispatchedState;
+}
 
 // Owns the placement of a dispatched model. Movable. When it is destroyed, memory of accelerators
 // and files is released, and using a parameter that is fetched on use throws.
 class DispatchedModel {
  public:
   // Created by dispatch_model and the other functions here.
-  explicit DispatchedModel(std::shared_ptr<DispatchedState> state) : state_(std::move(state)) {}
+  explicit DispatchedModel(std::shared_ptr<big_model::DispatchedState> state)
+      : state_(std::move(state)) {}
 
   // The device of each part of the model.
   const DeviceMap& device_map() const;
 
  private:
-  std::shared_ptr<DispatchedState> state_;
+  std::shared_ptr<big_model::DispatchedState> state_;
 };
 
 // For load_checkpoint_in_model.
@@ -197,7 +200,8 @@ struct LoadAndDispatchOptions {
 class OffloadHook {
  public:
   // Created by cpu_offload_with_hook.
-  explicit OffloadHook(std::shared_ptr<DispatchedState> state) : state_(std::move(state)) {}
+  explicit OffloadHook(std::shared_ptr<big_model::DispatchedState> state)
+      : state_(std::move(state)) {}
 
   // Frees the device's memory; the next use fetches the model again. Throws Error(kUsage) while an
   // operation uses it.
@@ -205,7 +209,7 @@ class OffloadHook {
 
  private:
   friend OffloadHook cpu_offload_with_hook(torch::nn::Module&, c10::Device, const OffloadHook*);
-  std::shared_ptr<DispatchedState> state_;
+  std::shared_ptr<big_model::DispatchedState> state_;
 };
 
 // Keeps the model in host memory until it is used, then moves it to execution_device as a whole.

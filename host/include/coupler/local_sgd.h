@@ -22,7 +22,9 @@
 
 namespace coupler {
 
+namespace strategy {
 class DataParallel;
+}
 
 // When a LocalSGD averages. A value.
 struct LocalSGDOptions {
@@ -54,8 +56,8 @@ class LocalSGD {
  private:
   LocalSGD(Accelerator& accelerator, const detail::ModelRef& model, const LocalSGDOptions& options);
 
-  std::shared_ptr<DataParallel> model_;  // null: nothing to do
-  int exceptions_;                       // std::uncaught_exceptions() when the scope began
+  std::shared_ptr<strategy::DataParallel> model_;  // null: nothing to do
+  int exceptions_;  // std::uncaught_exceptions() when the scope began
 };
 
 }  // namespace coupler

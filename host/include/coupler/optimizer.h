@@ -85,12 +85,14 @@ Schedule polynomial_schedule(torch::optim::Optimizer& optimizer, const ScheduleO
 Schedule lambda_schedule(torch::optim::Optimizer& optimizer, std::function<double(int64_t)> factor,
                          StepUnit unit = StepUnit::kOptimizerSteps);
 
+namespace optim {
 class OptimizerState;
+}
 
 class Optimizer {
  public:
   // Created by Accelerator::prepare.
-  explicit Optimizer(std::shared_ptr<OptimizerState> state) : state_(std::move(state)) {}
+  explicit Optimizer(std::shared_ptr<optim::OptimizerState> state) : state_(std::move(state)) {}
 
   // Performs one update. SGD, Adam and AdamW run as fused kernels over the model's flat memory and
   // match torch::optim to 1e-6; any other optimizer runs unmodified. Does nothing while gradients
@@ -113,7 +115,7 @@ class Optimizer {
   std::string description() const;
 
  private:
-  std::shared_ptr<OptimizerState> state_;
+  std::shared_ptr<optim::OptimizerState> state_;
 };
 
 // A torch scheduler for prepare, with settings it does not expose itself. A scheduler passed to
@@ -155,7 +157,9 @@ class TorchSchedule {
   StepUnit unit_ = StepUnit::kOptimizerSteps;
 };
 
+namespace optim {
 class SchedulerCore;
+}
 
 // Scheduler: the prepared form of a learning-rate schedule, Coupler's or torch's, created by
 // Accelerator::prepare. A cheap, copyable handle; used by the training thread. It must not outlive
@@ -181,7 +185,7 @@ class Scheduler {
   };
 
   // Created by Accelerator::prepare.
-  explicit Scheduler(std::shared_ptr<SchedulerCore> core) : core_(std::move(core)) {}
+  explicit Scheduler(std::shared_ptr<optim::SchedulerCore> core) : core_(std::move(core)) {}
 
   // Advances the learning rates by one step of the unit. Does nothing while gradients are being
   // accumulated or, unless the unit is epochs, if the optimizer's last step was skipped. Throws
@@ -202,7 +206,7 @@ class Scheduler {
   void load_state(const State& state);
 
  private:
-  std::shared_ptr<SchedulerCore> core_;
+  std::shared_ptr<optim::SchedulerCore> core_;
 };
 
 }  // namespace coupler

@@ -32,6 +32,7 @@
 #include "dry_run/dry_run.h"
 #include "estimate/settings.h"
 #include "precision/precision.h"
+#include "rendezvous/job_file.h"
 
 namespace coupler {
 
@@ -87,33 +88,37 @@ void limit_threads(int local_world_size) {
   at::set_num_threads(std::max(1, cores / std::max(1, local_world_size)));
 }
 
-Config load(ConfigRequest request, const AcceleratorOptions& options) {
+config::Config load(config::ConfigRequest request, const AcceleratorOptions& options) {
   request.code = options.by_key();
-  return load_config(request);
+  return config::load_config(request);
 }
 
 // The plugin of this job. A single process needs no transport, so only a wrapper is loaded then.
-Plugin choose_plugin(const BackendConfig& backend, const ProcessInfo& process, c10::Device device) {
-  BackendConfig resolved = backend;
+plugin::Plugin choose_plugin(const config::BackendConfig& backend,
+                             const rendezvous::ProcessInfo& process, c10::Device device) {
+  config::BackendConfig resolved = backend;
   if (resolved.use == "auto") {
-    if (process.world_size == 1) return Plugin::single();
-    resolved.use = resolve_auto(backend, mpi_launch_of(process), !device.is_cuda());
+    if (process.world_size == 1) return plugin::Plugin::single();
+    resolved.use =
+        plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process), !device.is_cuda());
   }
-  const Plugin plugin = Plugin::load(resolved);
+  const plugin::Plugin plugin = plugin::Plugin::load(resolved);
   const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-  return process.world_size == 1 && !wrapper ? Plugin::single() : plugin;
+  return process.world_size == 1 && !wrapper ? plugin::Plugin::single() : plugin;
 }
 
 // The plugin that moves host memory if the job's backend does not.
-Plugin choose_host_side(const BackendConfig& backend, const ProcessInfo& process) {
-  BackendConfig host = backend;
+plugin::Plugin choose_host_side(const config::BackendConfig& backend,
+                                const rendezvous::ProcessInfo& process) {
+  config::BackendConfig host = backend;
   host.sha256.clear();  // that pins the other plugin
-  host.use = resolve_auto(backend, mpi_launch_of(process), /*on_host=*/true);
-  return Plugin::load(host);
+  host.use = plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process), /*on_host=*/true);
+  return plugin::Plugin::load(host);
 }
 
 // Switches off what a dry run cannot do: it is one process, and its parameters have no values.
-void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
+void make_dry(dry_run::DryRun& run, config::Config& config,
+              const rendezvous::ProcessInfo& process) {
   if (process.world_size > 1) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world_size),
@@ -127,43 +132,46 @@ void make_dry(DryRun& run, Config& config, const ProcessInfo& process) {
   config.profile = {};
   config.training.device = "cpu";
   run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
-  static thread_local std::optional<RealTensors> reading;
+  static thread_local std::optional<dry_run::RealTensors> reading;
   detail::set_reading_hooks({[] { reading.emplace(); }, [] { reading.reset(); }});
 }
 
 }  // namespace
 
-Accelerator::Impl::Impl(Config loaded)
-    : config(std::move(loaded)), process(detect_process()), dry_run(DryRun::of_process()) {
-  throw_first(conflicts_in(config));
+Accelerator::Impl::Impl(config::Config loaded)
+    : config(std::move(loaded)),
+      process(rendezvous::detect_process()),
+      dry_run(dry_run::DryRun::of_process()) {
+  config::throw_first(config::conflicts_in(config));
   if (dry_run != nullptr) make_dry(*dry_run, config, process);
   if (process.world_size > 1) set_log_rank(process.rank);
   keep_large_blocks();
   allow_fast_exit();
   limit_threads(process.local_world_size);
-  if (const uint64_t limit = memory_limit_of(config); limit != 0) {
+  if (const uint64_t limit = estimate::memory_limit_of(config); limit != 0) {
     enforce_memory_limit(limit, process.rank);
   }
-  device = choose_device(config.training.device, process);
-  make_current(device);
+  device = device::choose_device(config.training.device, process);
+  device::make_current(device);
   if (config.sources.count("training.seed") != 0) {
     at::manual_seed(static_cast<uint64_t>(config.training.seed));  // seeds every device
   }
-  require_precision(config.training, device.type());
-  autocast_type = coupler::autocast_type(config.training.mixed_precision);
-  ActivationOffload::of_process().set_default(config.memory.offload_activations);
-  if (process.world_size > 1) store = open_job_store(process, config);
+  precision::require_precision(config.training, device.type());
+  autocast_type = precision::autocast_type(config.training.mixed_precision);
+  activations::ActivationOffload::of_process().set_default(config.memory.offload_activations);
+  if (process.world_size > 1) store = rendezvous::open_job_store(process, config);
   if (dry_run == nullptr) plugin = choose_plugin(config.backend, process, device);
-  comm = Communicator::create(
+  comm = comm::Communicator::create(
       {.plugin = plugin,
        .process = process,
        .store = store,
        .backend = &config.backend,
        .name = "world",
-       .device = device.is_cpu() ? nullptr : std::make_shared<TorchDeviceMemory>(device),
+       .device = device.is_cpu() ? nullptr : std::make_shared<device::TorchDeviceMemory>(device),
        .host_side = [this] { return choose_host_side(config.backend, process); }});
   if (process.world_size > 1) set_current_communicator(comm.get());
-  if (autocast_type == at::kHalf) scaler = std::make_unique<GradScaler>(config.training, comm);
+  if (autocast_type == at::kHalf)
+    scaler = std::make_unique<optim::GradScaler>(config.training, comm);
   profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
   checkpoints = std::make_unique<Checkpoints>(*this);
 }
@@ -172,13 +180,13 @@ Accelerator::Impl::~Impl() {
   checkpoints.reset();  // its thread may still write the models' state
   profile.reset();
   set_current_communicator(nullptr);
-  ForwardRecorder::of_this_thread().forget_all();
-  ActivationOffload::of_process().forget_all();
-  ActivationOffload::of_process().set_default(false);
+  activations::ForwardRecorder::of_this_thread().forget_all();
+  activations::ActivationOffload::of_process().forget_all();
+  activations::ActivationOffload::of_process().set_default(false);
   models.clear();
 }
 
-std::shared_ptr<Strategy> Accelerator::Impl::find(const void* identity) const {
+std::shared_ptr<strategy::Strategy> Accelerator::Impl::find(const void* identity) const {
   for (const auto& model : models) {
     if (model->model().identity == identity) return model;
   }
@@ -197,7 +205,7 @@ std::shared_ptr<detail::LoaderView> Accelerator::Impl::current_loader() const {
   return result;
 }
 
-Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model) const {
+strategy::Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model) const {
   if (const auto found = find(model.identity)) return *found;
   const std::string name = model.module != nullptr ? model.module->name() : "TorchScript module";
   throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was not prepared", name),
@@ -206,7 +214,7 @@ Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model) const {
 
 Accelerator::Accelerator(int& argc, char** argv, const AcceleratorOptions& options) {
   install_terminate_handler();
-  start(load(take_config_arguments(argc, argv), options));
+  start(load(config::take_config_arguments(argc, argv), options));
 }
 
 Accelerator::Accelerator(const AcceleratorOptions& options) {
@@ -214,9 +222,9 @@ Accelerator::Accelerator(const AcceleratorOptions& options) {
   start(load({}, options));
 }
 
-void Accelerator::start(Config config) {
+void Accelerator::start(config::Config config) {
   impl_ = std::make_unique<Impl>(std::move(config));
-  const ProcessInfo& process = impl_->process;
+  const rendezvous::ProcessInfo& process = impl_->process;
   set_place({process.rank, process.world_size, process.local_rank, process.local_world_size});
   set_current_accelerator(this);
 }

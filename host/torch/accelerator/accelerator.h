@@ -27,28 +27,30 @@
 
 namespace coupler {
 
+namespace dry_run {
 class DryRun;
+}
 class Profile;
 
 // An optimizer given to prepare, while the returned handle is alive.
 struct PreparedOptimizer {
   const torch::optim::Optimizer* optimizer;  // only compared, together with its first
   at::Tensor first_parameter;                // parameter: addresses may be reused
-  std::weak_ptr<OptimizerState> state;
+  std::weak_ptr<optim::OptimizerState> state;
 };
 
 class Accelerator::Impl {
  public:
   // Joins the other processes.
-  explicit Impl(Config loaded);
+  explicit Impl(config::Config loaded);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   // The strategy of a prepared model. Without one, find returns null and strategy_of throws
   // Error(kUsage).
-  std::shared_ptr<Strategy> find(const void* identity) const;
-  Strategy& strategy_of(const detail::ModelRef& model) const;
+  std::shared_ptr<strategy::Strategy> find(const void* identity) const;
+  strategy::Strategy& strategy_of(const detail::ModelRef& model) const;
 
   // The prepared loader of the innermost current loop; null outside of loops.
   std::shared_ptr<detail::LoaderView> current_loader() const;
@@ -56,36 +58,36 @@ class Accelerator::Impl {
   std::optional<detail::BatchSamples> batch_samples() const;
 
   // Prepares a model. Collective.
-  void add(Model model);
+  void add(strategy::Model model);
 
   // With memory.limit: throws Error(kConfig) if the models prepared so far, and `coming`, do not
   // fit. optimizer_factor: bytes of optimizer state per byte of parameters.
-  void check_memory(const Model* coming, double optimizer_factor);
+  void check_memory(const strategy::Model* coming, double optimizer_factor);
 
   // Makes a scheduler. Its optimizer is looked up after all of prepare's objects are prepared.
-  Scheduler add(std::unique_ptr<RateDriver> driver);
+  Scheduler add(std::unique_ptr<optim::RateDriver> driver);
 
   // The loss to run backward on. expected: the models that it must reach.
-  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<Strategy*>& expected);
+  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<strategy::Strategy*>& expected);
   // With fp16, unscales a model's gradients. Returns whether its step will be skipped.
-  bool unscale(Strategy& model) { return scaler != nullptr && scaler->unscale({&model}); }
+  bool unscale(strategy::Strategy& model) { return scaler != nullptr && scaler->unscale({&model}); }
 
-  Config config;
-  ProcessInfo process;
-  DryRun* dry_run;                 // null except in a dry run
+  config::Config config;
+  rendezvous::ProcessInfo process;
+  dry_run::DryRun* dry_run;        // null except in a dry run
   c10::Device device = c10::kCPU;  // of this process
-  Plugin plugin = Plugin::single();
-  std::shared_ptr<Store> store;
-  std::shared_ptr<Communicator> comm;
-  std::shared_ptr<Communicator> gradient_comm;  // made with the first model
-  std::optional<at::ScalarType> autocast_type;  // of training.mixed_precision; may be none
+  plugin::Plugin plugin = plugin::Plugin::single();
+  std::shared_ptr<store::Store> store;
+  std::shared_ptr<comm::Communicator> comm;
+  std::shared_ptr<comm::Communicator> gradient_comm;  // made with the first model
+  std::optional<at::ScalarType> autocast_type;        // of training.mixed_precision; may be none
   std::atomic<bool> autocast_used = false;
-  std::unique_ptr<GradScaler> scaler;  // with fp16
-  StepLog memory_log;                  // with memory.limit: the models prepared
-  std::vector<std::shared_ptr<Strategy>> models;
+  std::unique_ptr<optim::GradScaler> scaler;  // with fp16
+  estimate::StepLog memory_log;               // with memory.limit: the models prepared
+  std::vector<std::shared_ptr<strategy::Strategy>> models;
   std::vector<PreparedOptimizer> optimizers;
-  std::vector<std::weak_ptr<SchedulerCore>> schedulers;
-  std::vector<std::weak_ptr<SchedulerCore>> unbound_schedulers;  // of the current prepare
+  std::vector<std::weak_ptr<optim::SchedulerCore>> schedulers;
+  std::vector<std::weak_ptr<optim::SchedulerCore>> unbound_schedulers;  // of the current prepare
   std::vector<std::weak_ptr<detail::LoaderView>> loaders;
   Accumulation accumulation{config.training};
   Tracking tracking;

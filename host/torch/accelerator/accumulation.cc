@@ -7,9 +7,9 @@
 
 namespace coupler {
 
-void Accumulation::begin(std::vector<Strategy*> models, bool last) {
+void Accumulation::begin(std::vector<strategy::Strategy*> models, bool last) {
   int64_t held = 0;
-  for (const Strategy* model : models) {
+  for (const strategy::Strategy* model : models) {
     const int64_t batches = windows_[model].batches;
     if (model != models[0] && batches != held) {
       throw Error(ErrorCode::kUsage,
@@ -21,19 +21,19 @@ void Accumulation::begin(std::vector<Strategy*> models, bool last) {
     held = batches;
   }
   ++held;
-  for (const Strategy* model : models) windows_[model].batches = held;
+  for (const strategy::Strategy* model : models) windows_[model].batches = held;
   scope_ = std::move(models);
   loop_ = {
       .sync = (last && config_.sync_with_dataloader) || held >= config_.gradient_accumulation_steps,
       .scope = ++scopes_,
       .first_of_window = held == 1,
       .backward_of_only = false};
-  for (Strategy* model : scope_)
+  for (strategy::Strategy* model : scope_)
     model->gradient_sync().set_sync(loop_.sync || config_.sync_each_batch);
 }
 
 void Accumulation::end() {
-  for (Strategy* model : scope_) {
+  for (strategy::Strategy* model : scope_) {
     model->gradient_sync().set_sync(true);
     if (loop_.sync) windows_.erase(model);
   }

@@ -24,11 +24,11 @@ struct BackwardScale {
 
 class Accumulation {
  public:
-  explicit Accumulation(const TrainingConfig& config) : config_(config) {}
+  explicit Accumulation(const config::TrainingConfig& config) : config_(config) {}
 
   // A scope of accumulate(). last: the loader has no further batch. Throws Error(kUsage) if the
   // models have accumulated different numbers of batches.
-  void begin(std::vector<Strategy*> models, bool last);
+  void begin(std::vector<strategy::Strategy*> models, bool last);
   void end();
   // Whether some model has accumulated gradients that no step has used.
   bool pending() const;
@@ -36,8 +36,8 @@ class Accumulation {
   void clear();
 
   // The models of the current scope.
-  const std::vector<Strategy*>& scope() const { return scope_; }
-  const StepState& loop() const { return loop_; }
+  const std::vector<strategy::Strategy*>& scope() const { return scope_; }
+  const optim::StepState& loop() const { return loop_; }
 
   // The factors for the next backward. Without a weight its loss is a mean, and the window's loss
   // is the mean over its batches. With one its loss is a sum over `weight` items, and the window's
@@ -59,10 +59,10 @@ class Accumulation {
 
   BackwardScale plain_scale(Window& window) const;
 
-  const TrainingConfig& config_;
-  std::vector<Strategy*> scope_;
-  std::map<const Strategy*, Window> windows_;
-  StepState loop_;
+  const config::TrainingConfig& config_;
+  std::vector<strategy::Strategy*> scope_;
+  std::map<const strategy::Strategy*, Window> windows_;
+  optim::StepState loop_;
   uint64_t scopes_ = 0;  // number begun
 };
 

@@ -24,16 +24,17 @@ namespace {
 
 constexpr const char* kDefaultFolder = "checkpoints";
 
-checkpoint::CheckpointCommit::Options options_of(const ProcessInfo& process,
-                                                 const CheckpointConfig& config) {
+checkpoint::CheckpointCommit::Options options_of(const rendezvous::ProcessInfo& process,
+                                                 const config::CheckpointConfig& config) {
   return {.rank = process.rank,
           .world_size = process.world_size,
           .timeout = config.timeout,
           .total_limit = config.total_limit};
 }
 
-std::shared_ptr<Store> part_of(const std::shared_ptr<Store>& store, const char* name) {
-  return store == nullptr ? nullptr : Store::with_prefix(store, name);
+std::shared_ptr<store::Store> part_of(const std::shared_ptr<store::Store>& store,
+                                      const char* name) {
+  return store == nullptr ? nullptr : store::Store::with_prefix(store, name);
 }
 
 // Lowers the priority of this thread, and of what it starts, below that of training.
@@ -347,9 +348,9 @@ std::optional<Error> Checkpoints::try_load(const std::string& path) {
     return error;
   }
   for (const auto& model : impl_.models) {
-    model->parameters_changed(ParameterWriter::kCheckpoint);
+    model->parameters_changed(strategy::ParameterWriter::kCheckpoint);
   }
-  drop_cast_copies();
+  precision::drop_cast_copies();
   saved_steps_ = steps();
   if (impl_.process.rank == 0) {
     log(LogLevel::kInfo, "checkpoint", fmt::format("loaded {}, step {}", path, saved_steps_));

@@ -63,10 +63,10 @@ class Checkpoints {
   Accelerator::Impl& impl_;
   std::vector<std::unique_ptr<detail::Stateful>> objects_;
   checkpoint::CheckpointCommit writer_;
-  const std::shared_ptr<Store> questions_;  // null: one process
-  std::unique_ptr<Preemption> preemption_;  // null: SIGTERM is not handled
-  int64_t asked_ = 0;                       // number of calls of of_rank_0
-  int64_t saved_steps_ = 0;                 // optimizer steps when the latest save began
+  const std::shared_ptr<store::Store> questions_;  // null: one process
+  std::unique_ptr<Preemption> preemption_;         // null: SIGTERM is not handled
+  int64_t asked_ = 0;                              // number of calls of of_rank_0
+  int64_t saved_steps_ = 0;                        // optimizer steps when the latest save began
   // Of the latest save in the background: its error, until that is thrown, and whether it failed.
   std::optional<coupler::Error> failure_;
   bool failed_ = false;

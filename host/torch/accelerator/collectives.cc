@@ -68,7 +68,7 @@ std::vector<at::Tensor> Accelerator::pad_nested(const detail::NestedView& value,
 void Accelerator::set_trigger() { impl_->trigger = true; }
 
 bool Accelerator::check_trigger(CallSite) {
-  const double any = all_reduce_number(*impl_->comm, impl_->trigger ? 1 : 0, DB_MAX);
+  const double any = tensors::all_reduce_number(*impl_->comm, impl_->trigger ? 1 : 0, DB_MAX);
   impl_->trigger = false;
   return any != 0;
 }
@@ -103,8 +103,8 @@ std::optional<Error> problem_of(const std::string& operation, const detail::Nest
                    {.rank = -1, .subject = path, .hint = {}});
     };
     try {
-      require_dense(leaf);
-      to_db_dtype(leaf.scalar_type());
+      tensors::require_dense(leaf);
+      tensors::to_db_dtype(leaf.scalar_type());
       if (check) check(leaf);
     } catch (const Error& error) {
       return problem(error.code(), error.what());
@@ -150,7 +150,7 @@ void take_on_device(const at::Tensor& received, const std::vector<Slot*>& slots,
 
 // Sends the slots of a message, which are all on one device, together and puts every rank's rows
 // into the outputs.
-void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
+void gather_packed(comm::Communicator& comm, const std::vector<Slot*>& slots,
                    const std::vector<int64_t>& rows) {
   int64_t size = 0;
   for (Slot* slot : slots) {
@@ -171,7 +171,7 @@ void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
     }
   }
   const at::Tensor received = at::empty({comm.size(), size}, options);
-  comm.run(all_gather_op(sent, received));
+  comm.run(tensors::all_gather_op(sent, received));
   if (!sent.is_cpu()) {
     take_on_device(received, slots, rows);
     return;
@@ -189,7 +189,7 @@ void gather_packed(Communicator& comm, const std::vector<Slot*>& slots,
 
 // rows[r]: how many of each leaf's first rows count on rank r. Empty: all rows, equally many on
 // every rank.
-std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView& value,
+std::vector<at::Tensor> gather_rows(comm::Communicator& comm, const detail::NestedView& value,
                                     const std::vector<int64_t>& rows) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> result(value.leaves.size());
@@ -222,7 +222,7 @@ std::vector<at::Tensor> gather_rows(Communicator& comm, const detail::NestedView
       packed[slot.input.device().type()].push_back(&slot);
     } else if (even) {
       const at::Tensor sent = rows.empty() ? slot.input : slot.input.narrow(0, 0, rows[0]);
-      comm.run(all_gather_op(sent, slot.output));
+      comm.run(tensors::all_gather_op(sent, slot.output));
     } else {
       gather_packed(comm, {&slot}, rows);
     }
@@ -272,13 +272,13 @@ std::optional<Error> rows_problem(const std::string& operation, const detail::Ne
 
 }  // namespace
 
-std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value) {
+std::vector<at::Tensor> gather_leaves(comm::Communicator& comm, const detail::NestedView& value) {
   check_consistency(
       comm, {.operation = "gather", .value = &value, .problem = problem_of("gather", value)});
   return gather_rows(comm, value, {});
 }
 
-std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
+std::vector<at::Tensor> gather_own_rows(comm::Communicator& comm, const detail::NestedView& value,
                                         const std::optional<detail::BatchSamples>& samples) {
   const std::string name = "gather_for_metrics";
   if (!samples) {
@@ -343,10 +343,10 @@ void by_size(const std::vector<at::Tensor>& tensors, Small small, Large large) {
 }
 
 std::string_view name_of(ReduceOp reduction) {
-  return reduction == ReduceOp::kMean ? "mean" : reduce_name(to_db_reduce(reduction));
+  return reduction == ReduceOp::kMean ? "mean" : comm::reduce_name(to_db_reduce(reduction));
 }
 
-void require_reducible(Communicator& comm, const at::Tensor& leaf, ReduceOp reduction,
+void require_reducible(comm::Communicator& comm, const at::Tensor& leaf, ReduceOp reduction,
                        double scale) {
   const auto refuse = [&](const std::string& text, const char* hint) {
     throw Error(ErrorCode::kUnsupported, text, {.rank = -1, .subject = {}, .hint = hint});
@@ -361,10 +361,10 @@ void require_reducible(Communicator& comm, const at::Tensor& leaf, ReduceOp redu
   }
   db_op op{};
   op.kind = DB_ALL_REDUCE;
-  op.dtype = to_db_dtype(leaf.scalar_type());
+  op.dtype = tensors::to_db_dtype(leaf.scalar_type());
   op.reduce = to_db_reduce(reduction);
   op.count = static_cast<uint64_t>(leaf.numel());
-  op.memory = memory_of(leaf.device());
+  op.memory = tensors::memory_of(leaf.device());
   if (!comm.supports(op)) {
     refuse(fmt::format("the backend '{}' does not support {} of {}", comm.backend(),
                        name_of(reduction), type),
@@ -394,7 +394,7 @@ at::Tensor padding_of(const at::Tensor& leaf, const at::Scalar& pad_index) {
 
 }  // namespace
 
-std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedView& value,
+std::vector<at::Tensor> reduce_leaves(comm::Communicator& comm, const detail::NestedView& value,
                                       ReduceOp reduction, double scale) {
   at::NoGradGuard no_grad;
   std::string operation = fmt::format("reduce({}", name_of(reduction));
@@ -407,8 +407,8 @@ std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedVi
   std::vector<at::Tensor> result = copies_of(value);
   const db_reduce reduce = to_db_reduce(reduction);
   by_size(
-      result, [&](const auto& small) { all_reduce_coalesced(comm, small, reduce); },
-      [&](const at::Tensor& large) { comm.run(all_reduce_op(large, reduce)); });
+      result, [&](const auto& small) { tensors::all_reduce_coalesced(comm, small, reduce); },
+      [&](const at::Tensor& large) { comm.run(tensors::all_reduce_op(large, reduce)); });
   if (scale != 1.0) {
     for (at::Tensor& leaf : result) {
       if (leaf.defined()) leaf.mul_(scale);
@@ -417,7 +417,7 @@ std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedVi
   return result;
 }
 
-std::vector<at::Tensor> broadcast_leaves(Communicator& comm, const detail::NestedView& value,
+std::vector<at::Tensor> broadcast_leaves(comm::Communicator& comm, const detail::NestedView& value,
                                          int from) {
   at::NoGradGuard no_grad;
   const std::string operation = fmt::format("broadcast(from {})", from);
@@ -431,13 +431,13 @@ std::vector<at::Tensor> broadcast_leaves(Communicator& comm, const detail::Neste
   check_consistency(comm, {.operation = operation, .value = &value, .problem = std::move(problem)});
   std::vector<at::Tensor> result = copies_of(value);
   by_size(
-      result, [&](const auto& small) { broadcast_coalesced(comm, small, from); },
-      [&](const at::Tensor& large) { comm.run(broadcast_op(large, from)); });
+      result, [&](const auto& small) { tensors::broadcast_coalesced(comm, small, from); },
+      [&](const at::Tensor& large) { comm.run(tensors::broadcast_op(large, from)); });
   return result;
 }
 
-std::vector<at::Tensor> pad_leaves(Communicator& comm, const detail::NestedView& value, int64_t dim,
-                                   const at::Scalar& pad_index, bool pad_first) {
+std::vector<at::Tensor> pad_leaves(comm::Communicator& comm, const detail::NestedView& value,
+                                   int64_t dim, const at::Scalar& pad_index, bool pad_first) {
   at::NoGradGuard no_grad;
   const std::string operation = fmt::format("pad_across_processes(dim {})", dim);
   check_consistency(comm, {.operation = operation,

@@ -21,19 +21,19 @@ enum class ReduceOp;  // accelerator.h
 // Leaves up to this many bytes share a message: copying larger ones costs more than a message.
 constexpr int64_t kPackUpTo = int64_t{64} << 10;
 
-std::vector<at::Tensor> gather_leaves(Communicator& comm, const detail::NestedView& value);
+std::vector<at::Tensor> gather_leaves(comm::Communicator& comm, const detail::NestedView& value);
 
 // samples: which rows of this rank's leaves count; empty outside of a loop.
-std::vector<at::Tensor> gather_own_rows(Communicator& comm, const detail::NestedView& value,
+std::vector<at::Tensor> gather_own_rows(comm::Communicator& comm, const detail::NestedView& value,
                                         const std::optional<detail::BatchSamples>& samples);
 
-std::vector<at::Tensor> reduce_leaves(Communicator& comm, const detail::NestedView& value,
+std::vector<at::Tensor> reduce_leaves(comm::Communicator& comm, const detail::NestedView& value,
                                       ReduceOp reduction, double scale);
 
-std::vector<at::Tensor> broadcast_leaves(Communicator& comm, const detail::NestedView& value,
+std::vector<at::Tensor> broadcast_leaves(comm::Communicator& comm, const detail::NestedView& value,
                                          int from);
 
-std::vector<at::Tensor> pad_leaves(Communicator& comm, const detail::NestedView& value, int64_t dim,
-                                   const at::Scalar& pad_index, bool pad_first);
+std::vector<at::Tensor> pad_leaves(comm::Communicator& comm, const detail::NestedView& value,
+                                   int64_t dim, const at::Scalar& pad_index, bool pad_first);
 
 }  // namespace coupler

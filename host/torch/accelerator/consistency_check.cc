@@ -92,7 +92,7 @@ std::vector<Line> lines_of(const std::string& text) {
 }
 
 // Sends the string of rank `from` to all ranks.
-std::string broadcast_text(Communicator& comm, std::string text, int from) {
+std::string broadcast_text(comm::Communicator& comm, std::string text, int from) {
   db_op op{};
   op.kind = DB_BROADCAST;
   op.dtype = DB_U64;
@@ -109,8 +109,8 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
   return text;
 }
 
-[[noreturn]] void throw_problem(Communicator& comm, const CollectiveSignature& signature, int rank,
-                                ErrorCode code) {
+[[noreturn]] void throw_problem(comm::Communicator& comm, const CollectiveSignature& signature,
+                                int rank, ErrorCode code) {
   const bool own = signature.problem.has_value();
   const std::string text = broadcast_text(comm, own ? signature.problem->what() : "", rank);
   if (own) throw Error(*signature.problem);
@@ -120,7 +120,7 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
 }
 
 // others: the ranks that differ from rank 0, in ascending order.
-[[noreturn]] void throw_difference(Communicator& comm, const CollectiveSignature& signature,
+[[noreturn]] void throw_difference(comm::Communicator& comm, const CollectiveSignature& signature,
                                    const std::vector<int>& others) {
   const int other = others[0];
   const std::string own = describe(signature);
@@ -159,10 +159,10 @@ std::string broadcast_text(Communicator& comm, std::string text, int from) {
 }  // namespace
 
 void SignatureHash::add(uint64_t word) {
-  Fingerprint next;
+  comm::Fingerprint next;
   next.what = word;
-  low_ = chain_hash(low_, next);
-  high_ = chain_hash(high_, next);
+  low_ = comm::chain_hash(low_, next);
+  high_ = comm::chain_hash(high_, next);
 }
 
 void SignatureHash::add(std::string_view text) {
@@ -174,7 +174,8 @@ void SignatureHash::add(std::string_view text) {
   }
 }
 
-std::vector<int64_t> check_consistency(Communicator& comm, const CollectiveSignature& signature) {
+std::vector<int64_t> check_consistency(comm::Communicator& comm,
+                                       const CollectiveSignature& signature) {
   if (comm.size() == 1) {
     if (signature.problem) throw Error(*signature.problem);
     return {signature.number};

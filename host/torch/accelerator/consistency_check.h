@@ -48,6 +48,7 @@ struct CollectiveSignature {
 
 // Returns every rank's number. Throws this rank's problem; another rank's problem, naming that
 // rank; or Error(kMismatch) naming two ranks, the place in the value and what each has there.
-std::vector<int64_t> check_consistency(Communicator& comm, const CollectiveSignature& signature);
+std::vector<int64_t> check_consistency(comm::Communicator& comm,
+                                       const CollectiveSignature& signature);
 
 }  // namespace coupler

@@ -2,12 +2,12 @@
 
 namespace coupler {
 namespace {
-Communicator* current = nullptr;
+comm::Communicator* current = nullptr;
 Accelerator* accelerator_now = nullptr;
 }  // namespace
 
-Communicator* current_communicator() { return current; }
-void set_current_communicator(Communicator* communicator) { current = communicator; }
+comm::Communicator* current_communicator() { return current; }
+void set_current_communicator(comm::Communicator* communicator) { current = communicator; }
 Accelerator* current_accelerator() { return accelerator_now; }
 void set_current_accelerator(Accelerator* accelerator) { accelerator_now = accelerator; }
 

@@ -8,8 +8,8 @@ namespace coupler {
 
 class Accelerator;
 
-Communicator* current_communicator();  // null: no Accelerator, or one process
-void set_current_communicator(Communicator* communicator);
+comm::Communicator* current_communicator();  // null: no Accelerator, or one process
+void set_current_communicator(comm::Communicator* communicator);
 
 // The Accelerator, the latest one if a program has several; null: none.
 Accelerator* current_accelerator();

@@ -98,7 +98,7 @@ Error as_error(const std::string& function, const std::exception_ptr& thrown) {
 // This process's rank; 0 if the launcher's variables do not determine it.
 int own_rank() {
   try {
-    return detect_process().rank;
+    return rendezvous::detect_process().rank;
   } catch (const Error&) {
     return 0;
   }
@@ -264,7 +264,7 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
     LaunchCall(file).write_failure({.rank = own_rank(), .when = now(), .error = error});
     throw error;
   }
-  if (inside_launch || own_rank() != 0 || detect_process().world_size > 1)
+  if (inside_launch || own_rank() != 0 || rendezvous::detect_process().world_size > 1)
     throw usage("launch", "this process is already a rank of a job", "call launch outside of it");
   if (options.processes < 1)
     throw Error(ErrorCode::kInvalidArgument,

@@ -12,8 +12,9 @@
 namespace coupler {
 namespace {
 
-std::shared_ptr<DataParallel> whole_on_every_rank(const std::shared_ptr<Strategy>& model) {
-  if (auto whole = std::dynamic_pointer_cast<DataParallel>(model)) return whole;
+std::shared_ptr<strategy::DataParallel> whole_on_every_rank(
+    const std::shared_ptr<strategy::Strategy>& model) {
+  if (auto whole = std::dynamic_pointer_cast<strategy::DataParallel>(model)) return whole;
   const std::string& name = model->model().name;
   throw Error(
       ErrorCode::kUnsupported,
@@ -58,7 +59,7 @@ LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
         {.subject = "training.optimizer_in_backward",
          .hint = "set it to false, or set communication.local_sgd_steps instead of LocalSGD"});
   }
-  std::shared_ptr<DataParallel> found = whole_on_every_rank(impl.find(model.identity));
+  std::shared_ptr<strategy::DataParallel> found = whole_on_every_rank(impl.find(model.identity));
   found->begin_local_sgd(options.local_sgd_steps);
   model_ = std::move(found);
 }

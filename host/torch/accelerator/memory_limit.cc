@@ -20,7 +20,8 @@ namespace coupler {
 namespace {
 
 void release(void* memory) {
-  MemoryBudget::of_process().give_back(MemoryPart::kTensors, ::malloc_usable_size(memory));
+  residency::MemoryBudget::of_process().give_back(residency::MemoryPart::kTensors,
+                                                  ::malloc_usable_size(memory));
   c10::free_cpu(memory);
 }
 
@@ -30,16 +31,17 @@ class CountingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, at::kCPU};
-    MemoryBudget& budget = MemoryBudget::of_process();
-    budget.take(MemoryPart::kTensors, bytes);  // before allocating, so that the limit holds
+    residency::MemoryBudget& budget = residency::MemoryBudget::of_process();
+    budget.take(residency::MemoryPart::kTensors,
+                bytes);  // before allocating, so that the limit holds
     void* memory = nullptr;
     try {
       memory = c10::alloc_cpu(bytes);
     } catch (...) {
-      budget.give_back(MemoryPart::kTensors, bytes);
+      budget.give_back(residency::MemoryPart::kTensors, bytes);
       throw;
     }
-    budget.note_more(MemoryPart::kTensors, ::malloc_usable_size(memory) - bytes);
+    budget.note_more(residency::MemoryPart::kTensors, ::malloc_usable_size(memory) - bytes);
     return {memory, memory, &release, at::kCPU};
   }
   at::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -52,13 +54,13 @@ class CountingAllocator final : public at::Allocator {
 
 void enforce_memory_limit(uint64_t limit, int rank) {
   static auto* const kAllocator = new CountingAllocator;  // tensors may outlive everything
-  MemoryBudget::of_process().start(limit, resident_bytes(), rank);
+  residency::MemoryBudget::of_process().start(limit, resident_bytes(), rank);
   constexpr uint8_t kPriority = 100;
   c10::SetCPUAllocator(kAllocator, kPriority);
 }
 
 void measure_uncounted_memory() {
-  MemoryBudget& budget = MemoryBudget::of_process();
+  residency::MemoryBudget& budget = residency::MemoryBudget::of_process();
   if (!budget.on()) return;
   ::malloc_trim(0);  // returns free heap memory to the system
   budget.set_resident(resident_bytes());
@@ -77,17 +79,17 @@ double adam_factor(const torch::optim::Optimizer& optimizer) {
              : 2;
 }
 
-std::string parts_of(const MemoryEstimate& estimate) {
+std::string parts_of(const estimate::MemoryEstimate& estimate) {
   std::string text;
   const auto add = [&](const char* name, uint64_t bytes) {
     if (bytes == 0) return;
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, format_byte_size(bytes));
   };
-  add("parameters", estimate.of(MemoryCategory::kParameters));
-  add("master weights", estimate.of(MemoryCategory::kMaster));
-  add("gradients", estimate.of(MemoryCategory::kGradients));
-  add("optimizer state", estimate.of(MemoryCategory::kOptimizer));
-  add("buffers", estimate.of(MemoryCategory::kBuffers));
+  add("parameters", estimate.of(estimate::MemoryCategory::kParameters));
+  add("master weights", estimate.of(estimate::MemoryCategory::kMaster));
+  add("gradients", estimate.of(estimate::MemoryCategory::kGradients));
+  add("optimizer state", estimate.of(estimate::MemoryCategory::kOptimizer));
+  add("buffers", estimate.of(estimate::MemoryCategory::kBuffers));
   if (estimate.largest_unit > 0) {
     add(fmt::format("largest unit '{}'", estimate.largest_unit_name).c_str(),
         estimate.largest_unit);
@@ -97,24 +99,26 @@ std::string parts_of(const MemoryEstimate& estimate) {
 }
 
 struct Candidate {
-  Setting setting;
-  MemoryEstimate estimate;
+  estimate::Setting setting;
+  estimate::MemoryEstimate estimate;
 };
 
 // Skips settings whose plugin is not available.
-std::vector<Candidate> candidates(const StepLog& log, const Config& config, int world_size) {
+std::vector<Candidate> candidates(const estimate::StepLog& log, const config::Config& config,
+                                  int world_size) {
   std::vector<Candidate> result;
-  for (const Setting& setting : known_settings(config.backend, "/a/local/disk")) {
+  for (const estimate::Setting& setting :
+       estimate::known_settings(config.backend, "/a/local/disk")) {
     try {
-      result.push_back({setting, estimate_memory(log, apply(setting, config.backend), world_size,
-                                                 config.communication)});
+      result.push_back({setting, estimate::estimate_memory(log, apply(setting, config.backend),
+                                                           world_size, config.communication)});
     } catch (const Error&) {
     }
   }
   return result;
 }
 
-std::string toml_words(const Setting& setting) {
+std::string toml_words(const estimate::Setting& setting) {
   std::string text = fmt::format("backend.use = \"{}\"", setting.use);
   for (const auto& [key, value] : setting.options) {
     const auto* word = std::get_if<std::string>(&value);
@@ -128,7 +132,7 @@ std::string toml_words(const Setting& setting) {
 }
 
 // The need between two steps, without that of forward and backward.
-uint64_t lower_bound_of(const MemoryEstimate& estimate) { return estimate.peak; }
+uint64_t lower_bound_of(const estimate::MemoryEstimate& estimate) { return estimate.peak; }
 
 }  // namespace
 
@@ -148,13 +152,13 @@ double state_factor(const torch::optim::Optimizer& optimizer) {
   return 0;
 }
 
-void require_fit(const StepLog& log, const Config& config, const ProcessInfo& process,
-                 bool divided) {
-  const uint64_t limit = memory_limit_of(config);
-  BackendConfig backend = config.backend;
+void require_fit(const estimate::StepLog& log, const config::Config& config,
+                 const rendezvous::ProcessInfo& process, bool divided) {
+  const uint64_t limit = estimate::memory_limit_of(config);
+  config::BackendConfig backend = config.backend;
   if (!divided) backend.use = "auto";
-  const MemoryEstimate estimate =
-      estimate_memory(log, backend, process.world_size, config.communication, config.memory);
+  const estimate::MemoryEstimate estimate = estimate::estimate_memory(
+      log, backend, process.world_size, config.communication, config.memory);
   if (lower_bound_of(estimate) <= limit) return;
   const std::vector<Candidate> others = candidates(log, config, process.world_size);
   for (const Candidate& other : others) {
@@ -190,10 +194,10 @@ void require_fit(const StepLog& log, const Config& config, const ProcessInfo& pr
                          "\"bf16\" reduce the memory of activations"});
 }
 
-std::string known_parts(const StepLog& log, int world_size, bool divided) {
+std::string known_parts(const estimate::StepLog& log, int world_size, bool divided) {
   uint64_t parameters = 0;
-  for (const LoggedModel& model : log.models) {
-    for (const LoggedParameter& p : model.parameters) parameters += p.bytes();
+  for (const estimate::LoggedModel& model : log.models) {
+    for (const estimate::LoggedParameter& p : model.parameters) parameters += p.bytes();
   }
   const uint64_t trainable = log.trainable_bytes();
   const auto state = static_cast<uint64_t>(log.optimizer_factor * static_cast<double>(trainable));

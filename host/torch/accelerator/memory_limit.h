@@ -37,11 +37,11 @@ double state_factor(const torch::optim::Optimizer& optimizer);
 // log: models and optimizer_factor suffice; without events, activations are not counted. divided:
 // whether the configured backend has its own plan. Throws Error(kConfig) that lists the memory
 // needed by part and the settings that would fit, or names the unit that can never fit.
-void require_fit(const StepLog& log, const Config& config, const ProcessInfo& process,
-                 bool divided);
+void require_fit(const estimate::StepLog& log, const config::Config& config,
+                 const rendezvous::ProcessInfo& process, bool divided);
 
 // For the error of an allocation that exceeds the limit: the known sizes of tensors. Cheap, since
 // it makes no plan.
-std::string known_parts(const StepLog& log, int world_size, bool divided);
+std::string known_parts(const estimate::StepLog& log, int world_size, bool divided);
 
 }  // namespace coupler

@@ -12,7 +12,7 @@
 namespace coupler {
 
 at::Tensor Accelerator::Impl::scale_loss(const at::Tensor& loss,
-                                         const std::vector<Strategy*>& expected) {
+                                         const std::vector<strategy::Strategy*>& expected) {
   if (autocast_type && !autocast_used.exchange(true)) {
     coupler::log(
         LogLevel::kWarning, "train",
@@ -34,7 +34,7 @@ AutocastScope Accelerator::autocast(bool enabled) {
   settings.cache_casts = std::all_of(impl.models.begin(), impl.models.end(), [](const auto& model) {
     return model->description().parameters_stay;
   });
-  settings.fp8_gradients = fp8_gradient_type(impl.config.training);
+  settings.fp8_gradients = precision::fp8_gradient_type(impl.config.training);
   return AutocastScope(settings);
 }
 
@@ -47,7 +47,7 @@ bool Accelerator::optimizer_step_was_skipped() const {
 
 void Accelerator::unscale_gradients() {
   if (impl_->scaler == nullptr || !sync_gradients()) return;
-  std::vector<ModelState*> models;
+  std::vector<strategy::ModelState*> models;
   for (const auto& model : impl_->models) models.push_back(model.get());
   impl_->scaler->unscale(models);
 }

@@ -47,7 +47,7 @@ std::optional<BatchSamples> ObjectCollectives::batch_samples(const Accelerator& 
 
 std::vector<ObjectBytes> ObjectCollectives::gather(Accelerator& accelerator, const char* operation,
                                                    const EncodedObject& object) {
-  Communicator& comm = *accelerator.impl_->comm;
+  comm::Communicator& comm = *accelerator.impl_->comm;
   const auto sizes = check_consistency(comm, {.operation = operation,
                                               .number = static_cast<int64_t>(object.bytes.size()),
                                               .problem = problem_of(operation, object)});
@@ -71,7 +71,7 @@ std::vector<ObjectBytes> ObjectCollectives::gather(Accelerator& accelerator, con
 
 ObjectBytes ObjectCollectives::broadcast(Accelerator& accelerator, const EncodedObject& object,
                                          int from) {
-  Communicator& comm = *accelerator.impl_->comm;
+  comm::Communicator& comm = *accelerator.impl_->comm;
   const std::string operation = fmt::format("broadcast_object(from {})", from);
   auto problem = problem_of(operation, object);
   if (from < 0 || from >= comm.size()) {

@@ -30,8 +30,8 @@ struct PipelineParallel::State {
   Accelerator::Impl& impl;
   PipelineOptions options;  // micro_batches is at least 1
   std::vector<std::string> layers, split_points;
-  std::shared_ptr<PipelineStage> stage;
-  PipelineRunner runner;
+  std::shared_ptr<pipelining::PipelineStage> stage;
+  pipelining::PipelineRunner runner;
 };
 
 namespace {
@@ -59,10 +59,10 @@ int64_t rows_of(const char* name, const std::vector<at::Tensor>& values) {
 
 // A hash of everything except rows that determines types and shapes of the tensors sent between
 // stages.
-uint32_t signature_of(const BatchWork& work, const Model& model) {
+uint32_t signature_of(const pipelining::BatchWork& work, const strategy::Model& model) {
   const c10::DeviceType device = model.device.type();
   SignatureHash hash;
-  for (const ModelParameter& parameter : model.parameters) {
+  for (const strategy::ModelParameter& parameter : model.parameters) {
     hash.add(parameter.tensor.requires_grad() ? 1 : 0);  // parameters may be frozen or unfrozen
   }
   hash.add(work.training ? 1 : 0);
@@ -85,8 +85,8 @@ uint32_t signature_of(const BatchWork& work, const Model& model) {
                        "same)"});
 }
 
-void check_batch(const PipelineRunner& runner, const BatchWork& work, int64_t micro_batches,
-                 int64_t& rows) {
+void check_batch(const pipelining::PipelineRunner& runner, const pipelining::BatchWork& work,
+                 int64_t micro_batches, int64_t& rows) {
   if (runner.is_first()) {
     rows = rows_of("input", work.inputs);
     if (rows < micro_batches) {
@@ -109,8 +109,8 @@ void check_batch(const PipelineRunner& runner, const BatchWork& work, int64_t mi
 
 // Before a batch begins, every rank reports what it has of it. Then all ranks know the number of
 // rows, or all throw.
-void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batches,
-                    const Model& model, const char* operation) {
+void agree_on_batch(pipelining::PipelineRunner& runner, pipelining::BatchWork& work,
+                    int64_t micro_batches, const strategy::Model& model, const char* operation) {
   runner.require_whole();
   CollectiveSignature signature{.operation = operation};
   int64_t rows = 0;
@@ -126,26 +126,27 @@ void agree_on_batch(PipelineRunner& runner, BatchWork& work, int64_t micro_batch
   rows = numbers.front() >> 32;
   const int64_t targets = numbers.back() >> 32;
   if (work.training && targets != rows) throw_rows_differ(rows, targets);
-  work.cut = MicroBatches(rows, micro_batches);
+  work.cut = sharding::MicroBatches(rows, micro_batches);
   work.signature = static_cast<uint64_t>(numbers.front()) & 0xffffffffu;
 }
 
 // Returns the last rank's outputs on every rank.
-Values gather_from_last(Communicator& comm, Values outputs, c10::Device device) {
+pipelining::Values gather_from_last(comm::Communicator& comm, pipelining::Values outputs,
+                                    c10::Device device) {
   if (comm.size() == 1) return outputs;
   const int last = comm.size() - 1;
   const bool has = comm.rank() == last;
-  const at::Tensor header =
-      has ? header_of(meta_of(outputs)) : at::zeros({kHeaderNumbers}, at::kLong);
-  comm.run(broadcast_op(header, last));
+  const at::Tensor header = has ? pipelining::header_of(pipelining::meta_of(outputs))
+                                : at::zeros({pipelining::kHeaderNumbers}, at::kLong);
+  comm.run(tensors::broadcast_op(header, last));
   if (!has) {
-    for (const TensorMeta& tensor : meta_in(header)) {
+    for (const pipelining::TensorMeta& tensor : pipelining::meta_in(header)) {
       outputs.push_back(at::empty(tensor.sizes, at::TensorOptions(tensor.type).device(device)));
     }
   }
   for (at::Tensor& output : outputs) {
     output = output.contiguous();
-    comm.run(broadcast_op(output, last));
+    comm.run(tensors::broadcast_op(output, last));
   }
   return outputs;
 }
@@ -165,7 +166,7 @@ const std::vector<std::string>& PipelineParallel::split_points() const {
 }
 
 at::Tensor PipelineParallel::forward(const at::Tensor& input, CallSite) {
-  const Values outputs = forward_all({input});
+  const pipelining::Values outputs = forward_all({input});
   if (outputs.empty()) return {};
   if (outputs.size() == 1) return outputs[0];
   throw Error(ErrorCode::kUsage,
@@ -173,12 +174,12 @@ at::Tensor PipelineParallel::forward(const at::Tensor& input, CallSite) {
               {.subject = "forward", .hint = "call forward_all"});
 }
 
-Values PipelineParallel::forward_all(const Values& inputs, CallSite) {
+pipelining::Values PipelineParallel::forward_all(const pipelining::Values& inputs, CallSite) {
   State& state = *state_;
-  BatchWork work{.inputs = inputs};
+  pipelining::BatchWork work{.inputs = inputs};
   agree_on_batch(state.runner, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.forward");
-  const Values outputs = state.runner.infer(work);
+  const pipelining::Values outputs = state.runner.infer(work);
   if (!state.options.gather_output) return outputs;
   return gather_from_last(state.runner.stages(), outputs, state.impl.device);
 }
@@ -187,7 +188,7 @@ double PipelineParallel::train_step(const at::Tensor& input, const at::Tensor& t
                                     const Loss& loss, CallSite) {
   LossOfAll of_all;
   if (loss) {
-    of_all = [&](const Values& outputs, const Values& targets) {
+    of_all = [&](const pipelining::Values& outputs, const pipelining::Values& targets) {
       if (outputs.size() == 1) return loss(outputs[0], targets[0]);
       throw Error(ErrorCode::kUsage,
                   fmt::format("train_step: the model returns {} tensors, not one", outputs.size()),
@@ -197,15 +198,16 @@ double PipelineParallel::train_step(const at::Tensor& input, const at::Tensor& t
   return train_step_all({input}, {target}, of_all);
 }
 
-double PipelineParallel::train_step_all(const Values& inputs, const Values& targets,
-                                        const LossOfAll& loss, CallSite) {
+double PipelineParallel::train_step_all(const pipelining::Values& inputs,
+                                        const pipelining::Values& targets, const LossOfAll& loss,
+                                        CallSite) {
   State& state = *state_;
   Accelerator::Impl& impl = state.impl;
-  BatchWork work{.training = true,
-                 .inputs = inputs,
-                 .targets = targets,
-                 .loss = loss,
-                 .mean_loss = state.options.loss_reduction == LossReduction::kMean};
+  pipelining::BatchWork work{.training = true,
+                             .inputs = inputs,
+                             .targets = targets,
+                             .loss = loss,
+                             .mean_loss = state.options.loss_reduction == LossReduction::kMean};
   agree_on_batch(state.runner, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.train_step");
   work.scale = impl.scale_loss(at::ones({}, at::kDouble), {state.stage.get()}).item<double>();
@@ -213,7 +215,7 @@ double PipelineParallel::train_step_all(const Values& inputs, const Values& targ
   const double own = state.runner.train(work);
   state.stage->finish_gradients();
   impl.accumulation.ran_backward();
-  return all_reduce_number(state.runner.stages(), own, DB_SUM);
+  return tensors::all_reduce_number(state.runner.stages(), own, DB_SUM);
 }
 
 // Builds a PipelineParallel: checks what it does not support, cuts the layers into stages, and
@@ -228,15 +230,15 @@ void require_unset(bool unset, const char* key, const char* why, const char* hin
               {.subject = key, .hint = hint});
 }
 
-void require_known(const Config& config) {
-  const TrainingConfig& training = config.training;
+void require_known(const config::Config& config) {
+  const config::TrainingConfig& training = config.training;
   require_unset(training.gradient_accumulation_steps == 1, "training.gradient_accumulation_steps",
                 "a pipeline accumulates over its micro-batches",
                 "leave it at 1, and give larger batches with more micro_batches");
   require_unset(!training.optimizer_in_backward, "training.optimizer_in_backward",
                 "a pipeline's gradients are complete only after the last micro-batch",
                 "set it to false");
-  const MemoryConfig& memory = config.memory;
+  const config::MemoryConfig& memory = config.memory;
   require_unset(memory.activation_checkpointing.empty(), "memory.activation_checkpointing",
                 "a pipeline does not support it",
                 "leave it out; more and smaller micro-batches need less memory");
@@ -250,30 +252,33 @@ void require_known(const Config& config) {
 }
 
 // Broadcasts rank 0's result, so that all ranks use the same.
-StageBegins agreed_begins(Communicator& comm, StageBegins own, int stages) {
+sharding::StageBegins agreed_begins(comm::Communicator& comm, sharding::StageBegins own,
+                                    int stages) {
   const at::Tensor numbers = at::zeros({stages}, at::kLong);
   int64_t* const data = numbers.mutable_data_ptr<int64_t>();
   if (comm.rank() == 0) std::copy(own.begin(), own.end(), data);
-  if (comm.size() > 1) comm.run(broadcast_op(numbers, 0));
+  if (comm.size() > 1) comm.run(tensors::broadcast_op(numbers, 0));
   return {data, data + stages};
 }
 
-StageBegins cut(Communicator& comm, const LayerList& layers, const Model& model,
-                torch::nn::Module& module, const PipelineOptions& options) {
+sharding::StageBegins cut(comm::Communicator& comm, const pipelining::LayerList& layers,
+                          const strategy::Model& model, torch::nn::Module& module,
+                          const PipelineOptions& options) {
   const int stages = comm.size();
   CollectiveSignature signature{
       .operation =
           fmt::format("prepare_pipeline(split_points {}, micro_batches {}, gather_output {})",
                       fmt::join(options.split_points.names(), " "), options.micro_batches,
                       options.gather_output)};
-  StageBegins own;
+  sharding::StageBegins own;
   try {
     if (!options.split_points.is_auto()) {
-      own = cut_at(layers.names(), options.split_points.names(), stages);
+      own = sharding::cut_at(layers.names(), options.split_points.names(), stages);
     } else if (comm.rank() != 0 || options.example_inputs.empty()) {
-      own = balanced_cut(bytes_of_layers(layers, model), stages);
+      own = sharding::balanced_cut(pipelining::bytes_of_layers(layers, model), stages);
     } else {
-      own = balanced_cut(seconds_of_layers(layers, model, module, options.example_inputs), stages);
+      own = sharding::balanced_cut(
+          pipelining::seconds_of_layers(layers, model, module, options.example_inputs), stages);
     }
   } catch (const Error& problem) {
     signature.problem = problem;
@@ -288,10 +293,11 @@ StageBegins cut(Communicator& comm, const LayerList& layers, const Model& model,
   return agreed_begins(comm, std::move(own), stages);
 }
 
-StagePlacement placement_of(const LayerList& layers, const Model& model,
-                            const StageBegins& begins) {
-  StagePlacement placement{std::vector<std::vector<int>>(model.parameters.size()),
-                           std::vector<int>(model.buffers.size(), 0)};
+pipelining::StagePlacement placement_of(const pipelining::LayerList& layers,
+                                        const strategy::Model& model,
+                                        const sharding::StageBegins& begins) {
+  pipelining::StagePlacement placement{std::vector<std::vector<int>>(model.parameters.size()),
+                                       std::vector<int>(model.buffers.size(), 0)};
   for (size_t i = 0, stage = 0; i < layers.entries.size(); ++i) {
     if (stage + 1 < begins.size() && i == begins[stage + 1]) ++stage;
     for (const size_t parameter : layers.entries[i].parameters) {
@@ -333,16 +339,16 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                  .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
   }
   require_known(impl.config);
-  Model model = describe(module, impl.device);
+  strategy::Model model = strategy::describe(module, impl.device);
   if (impl.find(model.identity) != nullptr) {
     throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
                 {.subject = model.name, .hint = "pass it to prepare_pipeline only"});
   }
-  const LayerList list = layer_list_of(module, model);
-  const std::shared_ptr<Communicator> comm =
+  const pipelining::LayerList list = pipelining::layer_list_of(module, model);
+  const std::shared_ptr<comm::Communicator> comm =
       impl.process.world_size == 1 ? impl.comm : impl.comm->split(0, impl.process.rank, "pipeline");
-  const StageBegins begins = cut(*comm, list, model, module, options);
-  StagePlacement placement = placement_of(list, model, begins);
+  const sharding::StageBegins begins = cut(*comm, list, model, module, options);
+  pipelining::StagePlacement placement = placement_of(list, model, begins);
   const auto stage = static_cast<size_t>(comm->rank());
   const size_t end = stage + 1 < begins.size() ? begins[stage + 1] : list.entries.size();
   std::vector<PipelineLayer> layers;
@@ -354,17 +360,18 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   for (size_t i = 1; i < begins.size(); ++i) {
     split_points.push_back(list.entries[begins[i]].layer.name);
   }
-  auto kept = std::make_shared<PipelineStage>(std::move(model), std::move(placement), comm);
+  auto kept =
+      std::make_shared<pipelining::PipelineStage>(std::move(model), std::move(placement), comm);
   impl.models.push_back(kept);
   if (impl.scaler != nullptr) impl.scaler->add(kept);
   size_t bytes = 0;
-  for (const ParameterPart& part : kept->parts()) bytes += part.values.nbytes();
+  for (const strategy::ParameterPart& part : kept->parts()) bytes += part.values.nbytes();
   log(LogLevel::kInfo, "train",
       fmt::format("pipeline stage {} of {}: layers '{}' to '{}', {} of parameters", stage,
                   begins.size(), names.front(), names.back(), format_byte_size(bytes)));
   return PipelineParallel(std::unique_ptr<State>(
       new State{impl, std::move(options), std::move(names), std::move(split_points), kept,
-                PipelineRunner(comm, std::move(layers), impl.device)}));
+                pipelining::PipelineRunner(comm, std::move(layers), impl.device)}));
 }
 
 }  // namespace coupler

@@ -22,7 +22,7 @@ void take_signal(int) { signalled.store(true, std::memory_order_relaxed); }
 
 }  // namespace
 
-Preemption::Preemption(std::shared_ptr<Store> store, int rank, int world_size,
+Preemption::Preemption(std::shared_ptr<store::Store> store, int rank, int world_size,
                        std::chrono::nanoseconds timeout)
     : store_(std::move(store)), rank_(rank), world_size_(world_size), timeout_(timeout) {
   signalled.store(false, std::memory_order_relaxed);

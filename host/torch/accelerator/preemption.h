@@ -24,7 +24,7 @@ namespace coupler {
 class Preemption {
  public:
   // store: used for this purpose only; null if the world size is 1.
-  Preemption(std::shared_ptr<Store> store, int rank, int world_size,
+  Preemption(std::shared_ptr<store::Store> store, int rank, int world_size,
              std::chrono::nanoseconds timeout);
   ~Preemption();  // restores the previous handler
   Preemption(const Preemption&) = delete;
@@ -37,7 +37,7 @@ class Preemption {
  private:
   void watch();
 
-  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<store::Store> store_;
   const int rank_, world_size_;
   const std::chrono::nanoseconds timeout_;
   struct sigaction previous_ {};

@@ -34,10 +34,10 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
 }
 
 // For an error message; called before the model is moved away.
-std::string describe_size(const Model& model) {
+std::string describe_size(const strategy::Model& model) {
   size_t bytes = 0;
-  const ModelParameter* largest = &model.parameters.front();
-  for (const ModelParameter& parameter : model.parameters) {
+  const strategy::ModelParameter* largest = &model.parameters.front();
+  for (const strategy::ModelParameter& parameter : model.parameters) {
     bytes += parameter.tensor.nbytes();
     if (parameter.tensor.nbytes() > largest->tensor.nbytes()) largest = &parameter;
   }
@@ -48,7 +48,7 @@ std::string describe_size(const Model& model) {
 
 }  // namespace
 
-void Accelerator::Impl::add(Model model) {
+void Accelerator::Impl::add(strategy::Model model) {
   if (find(model.identity) != nullptr) {
     throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
                 {.subject = model.name, .hint = "prepare each model once"});
@@ -60,53 +60,53 @@ void Accelerator::Impl::add(Model model) {
   check_memory(&model, 0);
   const std::string size = describe_size(model);
   try {
-    models.push_back(make_strategy(std::move(model), gradient_comm, config.training, config.memory,
-                                   config.communication));
+    models.push_back(strategy::make_strategy(std::move(model), gradient_comm, config.training,
+                                             config.memory, config.communication));
   } catch (const c10::OutOfMemoryError& cause) {
-    throw_out_of_memory(cause, "the model " + size);
+    device::throw_out_of_memory(cause, "the model " + size);
   }
   if (dry_run != nullptr) dry_run->watch(models.back()->model());
   measure_uncounted_memory();
   if (!config.memory.activation_checkpointing.empty()) {
-    ForwardRecorder::of_this_thread().watch(models.back()->model(),
-                                            config.memory.activation_checkpointing);
+    activations::ForwardRecorder::of_this_thread().watch(models.back()->model(),
+                                                         config.memory.activation_checkpointing);
   }
-  ActivationOffload& offload = ActivationOffload::of_process();
+  activations::ActivationOffload& offload = activations::ActivationOffload::of_process();
   offload.leave_in_place(models.back()->model());
   if (offload.is_default() && device.is_cpu()) offload.log_nothing_moves();
   if (scaler != nullptr) scaler->add(models.back());
   if (process.rank == 0 && log_enabled(LogLevel::kInfo, "train")) {
     coupler::log(LogLevel::kInfo, "train",
-                 describe_types(models.back()->model().name, models.back()->description().types,
-                                config.training));
+                 precision::describe_types(models.back()->model().name,
+                                           models.back()->description().types, config.training));
   }
 }
 
-void Accelerator::Impl::check_memory(const Model* coming, double optimizer_factor) {
+void Accelerator::Impl::check_memory(const strategy::Model* coming, double optimizer_factor) {
   if (config.memory.limit.empty()) return;
   if (coming != nullptr) {
-    LoggedModel model = describe_for_estimate(*coming);
+    estimate::LoggedModel model = dry_run::describe_for_estimate(*coming);
     model.first_parameter = memory_log.parameter_count();
     memory_log.models.push_back(std::move(model));
     memory_log.base_bytes = resident_bytes();
-    for (const LoggedParameter& p : memory_log.models.back().parameters) {
+    for (const estimate::LoggedParameter& p : memory_log.models.back().parameters) {
       // Allocated before the limit was installed; preparing replaces them.
       if (p.in_memory) memory_log.base_bytes -= std::min(memory_log.base_bytes, p.bytes());
     }
   }
   memory_log.optimizer_factor = std::max(memory_log.optimizer_factor, optimizer_factor);
   require_fit(memory_log, config, process, comm->can_shard());
-  MemoryBudget::of_process().expect(
+  residency::MemoryBudget::of_process().expect(
       known_parts(memory_log, process.world_size, comm->can_shard()),
       "a smaller batch, memory.activation_checkpointing, training.mixed_precision = \"bf16\", or a "
       "backend that shards or offloads more: `coupler config recommend` finds what fits");
 }
 
 void Accelerator::prepare_module(torch::nn::Module& module) {
-  impl_->add(describe(module, impl_->device));
+  impl_->add(strategy::describe(module, impl_->device));
 }
 void Accelerator::prepare_module(const torch::jit::Module& module) {
-  impl_->add(describe(module, impl_->device));
+  impl_->add(strategy::describe(module, impl_->device));
 }
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
@@ -118,7 +118,7 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
                 {.hint = "prepare each optimizer once"});
   }
-  std::vector<Strategy*> models;
+  std::vector<strategy::Strategy*> models;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       const auto model = std::find_if(impl_->models.begin(), impl_->models.end(),
@@ -141,25 +141,26 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   }
   impl_->check_memory(nullptr, state_factor(optimizer));
   const bool in_backward = impl_->config.training.optimizer_in_backward;
-  StepRules rules{.loop = &impl_->accumulation.loop(),
-                  .scaler = impl_->scaler.get(),
-                  .in_backward = in_backward};
-  if (impl_->autocast_type) rules.after_update = drop_cast_copies;
-  if (DryRun* const run = impl_->dry_run) {
+  optim::StepRules rules{.loop = &impl_->accumulation.loop(),
+                         .scaler = impl_->scaler.get(),
+                         .in_backward = in_backward};
+  if (impl_->autocast_type) rules.after_update = precision::drop_cast_copies;
+  if (dry_run::DryRun* const run = impl_->dry_run) {
     rules.after_update = [run, inner = rules.after_update, &optimizer] {
       if (inner) inner();
       run->stepped(&optimizer);
     };
   }
-  std::shared_ptr<OptimizerState> state;
+  std::shared_ptr<optim::OptimizerState> state;
   try {
-    state = std::make_shared<OptimizerState>(
-        optimizer, std::vector<ModelState*>(models.begin(), models.end()), std::move(rules));
+    state = std::make_shared<optim::OptimizerState>(
+        optimizer, std::vector<strategy::ModelState*>(models.begin(), models.end()),
+        std::move(rules));
   } catch (const c10::OutOfMemoryError& cause) {
-    throw_out_of_memory(cause, "the optimizer's state");
+    device::throw_out_of_memory(cause, "the optimizer's state");
   }
   if (in_backward) {
-    for (Strategy* model : models) model->gradient_sync().add_consumer(state);
+    for (strategy::Strategy* model : models) model->gradient_sync().add_consumer(state);
   }
   if (impl_->dry_run != nullptr) {
     const std::string description = state->description();
@@ -182,26 +183,26 @@ void Accelerator::free_memory() {
   impl_->schedulers.clear();
   impl_->models.clear();
   impl_->loaders.clear();
-  ForwardRecorder::of_this_thread().forget_all();
-  ActivationOffload::of_process().forget_all();
+  activations::ForwardRecorder::of_this_thread().forget_all();
+  activations::ActivationOffload::of_process().forget_all();
 }
 
 Scheduler Accelerator::prepare_scheduler(const Schedule& schedule) {
-  return impl_->add(RateDriver::of(schedule));
+  return impl_->add(optim::RateDriver::of(schedule));
 }
 Scheduler Accelerator::prepare_scheduler(const TorchSchedule& schedule) {
-  return impl_->add(RateDriver::of(schedule));
+  return impl_->add(optim::RateDriver::of(schedule));
 }
 
-Scheduler Accelerator::Impl::add(std::unique_ptr<RateDriver> driver) {
-  auto core = std::make_shared<SchedulerCore>(std::move(driver), comm);
+Scheduler Accelerator::Impl::add(std::unique_ptr<optim::RateDriver> driver) {
+  auto core = std::make_shared<optim::SchedulerCore>(std::move(driver), comm);
   unbound_schedulers.push_back(core);
   return Scheduler(std::move(core));
 }
 
 void Accelerator::bind_schedulers() {
   const auto unbound = std::exchange(impl_->unbound_schedulers, {});
-  std::vector<std::shared_ptr<OptimizerState>> optimizers;
+  std::vector<std::shared_ptr<optim::OptimizerState>> optimizers;
   for (const auto& prepared : impl_->optimizers) {
     if (auto state = prepared.state.lock()) optimizers.push_back(std::move(state));
   }

@@ -30,7 +30,7 @@
 namespace coupler {
 namespace {
 
-ProcessPlace place_of(const ProcessInfo& process) {
+ProcessPlace place_of(const rendezvous::ProcessInfo& process) {
   return {process.rank, process.world_size, process.local_rank, process.local_world_size};
 }
 
@@ -43,7 +43,8 @@ ProcessPlace place_of(const Processes& processes) {
 
 PartialState::PartialState() {
   const Accelerator* const accelerator = current_accelerator();
-  set_place(accelerator != nullptr ? place_of(*accelerator) : place_of(detect_process()));
+  set_place(accelerator != nullptr ? place_of(*accelerator)
+                                   : place_of(rendezvous::detect_process()));
 }
 
 void PartialState::wait_for_everyone(CallSite) {
@@ -109,7 +110,7 @@ void Accelerator::synchronize_random_state() {
     generator.set_state(state);
   };
   synchronize(at::detail::getDefaultCPUGenerator());
-  if (const auto own = device_generator(device())) synchronize(*own);
+  if (const auto own = device::device_generator(device())) synchronize(*own);
 }
 
 }  // namespace coupler
@@ -212,16 +213,18 @@ namespace {
 // same order on every rank. A loader may outlive the Accelerator, but must not be used then.
 class CommunicatorPeers : public detail::LoaderPeers {
  public:
-  explicit CommunicatorPeers(std::weak_ptr<Communicator> comm) : comm_(std::move(comm)) {}
+  explicit CommunicatorPeers(std::weak_ptr<comm::Communicator> comm) : comm_(std::move(comm)) {}
 
-  bool any(bool mine) override { return all_reduce_number(comm(), mine ? 1 : 0, DB_MAX) != 0; }
+  bool any(bool mine) override {
+    return tensors::all_reduce_number(comm(), mine ? 1 : 0, DB_MAX) != 0;
+  }
 
   std::vector<int64_t> all(int64_t mine) override {
-    Communicator& communicator = comm();
+    comm::Communicator& communicator = comm();
     std::vector<int64_t> result(static_cast<size_t>(communicator.size()));
     const at::Tensor own = at::full({1}, mine, at::kLong);
     const at::Tensor gathered = at::empty({communicator.size()}, at::kLong);
-    communicator.run(all_gather_op(own, gathered));
+    communicator.run(tensors::all_gather_op(own, gathered));
     std::copy_n(gathered.const_data_ptr<int64_t>(), result.size(), result.begin());
     return result;
   }
@@ -229,11 +232,11 @@ class CommunicatorPeers : public detail::LoaderPeers {
   // Sent as bytes, so that types unknown to backends work, too.
   void broadcast(const at::Tensor& tensor) override {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
-    comm().run(broadcast_op(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0));
+    comm().run(tensors::broadcast_op(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0));
   }
 
  private:
-  Communicator& comm() const {
+  comm::Communicator& comm() const {
     const auto comm = comm_.lock();
     if (comm == nullptr)
       throw Error(ErrorCode::kUsage, "a data loader is used after its Accelerator was destroyed",
@@ -242,7 +245,7 @@ class CommunicatorPeers : public detail::LoaderPeers {
     return *comm;
   }
 
-  std::weak_ptr<Communicator> comm_;
+  std::weak_ptr<comm::Communicator> comm_;
 };
 
 using Loaders = std::vector<std::shared_ptr<detail::LoaderView>>;

@@ -32,7 +32,7 @@ namespace kineto = torch::profiler::impl;
 // How long rank 0 waits for the other ranks' traces, which are written at the same time as its own.
 constexpr auto kLongestWait = std::chrono::seconds(10);
 
-kineto::ProfilerConfig profiler_config(const ProfileConfig& config) {
+kineto::ProfilerConfig profiler_config(const config::ProfileConfig& config) {
   kineto::ExperimentalConfig experimental;
   return kineto::ProfilerConfig(kineto::ProfilerState::KINETO, config.record_shapes,
                                 config.profile_memory, config.with_stack, config.with_flops,
@@ -45,13 +45,13 @@ std::set<kineto::ActivityType> activities(bool on_cuda) {
   return kinds;
 }
 
-std::string trace_path(const ProfileConfig& config, int rank, int64_t round) {
+std::string trace_path(const config::ProfileConfig& config, int rank, int64_t round) {
   const std::string which = round == 0 ? "" : fmt::format("-{}", round);
   return fmt::format("{}/trace-rank{}{}.json", config.dir, rank, which);
 }
 
 // The trace of all ranks, which rank 0 writes.
-std::string joined_path(const ProfileConfig& config, int64_t round) {
+std::string joined_path(const config::ProfileConfig& config, int64_t round) {
   return fmt::format("{}/trace{}.json", config.dir, round == 0 ? "" : fmt::format("-{}", round));
 }
 
@@ -80,7 +80,7 @@ db_op barrier() {
 
 // Nanoseconds that rank 0's clock is ahead of this rank's. Takes the exchange with the shortest
 // round trip (Cristian's algorithm); the error is at most half of that.
-int64_t measure_offset(Communicator& comm) {
+int64_t measure_offset(comm::Communicator& comm) {
   constexpr int kExchanges = 8;
   int64_t best = 0, shortest = std::numeric_limits<int64_t>::max();
   for (int rank = 1; rank < comm.size(); ++rank) {
@@ -113,7 +113,7 @@ uint64_t peak_memory() {
 
 // Removes this rank's files of an earlier run, which rank 0 would otherwise merge with this run's.
 // Rank 0 also removes the files of ranks that this job does not have.
-void remove_earlier(const std::string& folder, const ProcessInfo& process) {
+void remove_earlier(const std::string& folder, const rendezvous::ProcessInfo& process) {
   static const std::regex kOfARank(
       R"((trace|profile)-rank(\d{1,9})(-\d+)?\.json(\.unfinished\.json)?)");
   static const std::regex kJoined(R"(trace(-\d+)?\.json)");
@@ -132,8 +132,9 @@ void remove_earlier(const std::string& folder, const ProcessInfo& process) {
 
 }  // namespace
 
-std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const ProcessInfo& process,
-                                       bool on_cuda, Communicator& comm) {
+std::unique_ptr<Profile> Profile::make(const config::ProfileConfig& config,
+                                       const rendezvous::ProcessInfo& process, bool on_cuda,
+                                       comm::Communicator& comm) {
   if (config.dir.empty()) return nullptr;
   // Collective, so it comes before anything that may fail on one rank only.
   const bool several_machines = process.local_world_size < process.world_size;
@@ -156,8 +157,8 @@ std::unique_ptr<Profile> Profile::make(const ProfileConfig& config, const Proces
   return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
 }
 
-Profile::Profile(const ProfileConfig& config, const ProcessInfo& process, bool on_cuda,
-                 int64_t offset)
+Profile::Profile(const config::ProfileConfig& config, const rendezvous::ProcessInfo& process,
+                 bool on_cuda, int64_t offset)
     : config_(config), process_(process), on_cuda_(on_cuda), clock_offset_(offset) {
   // LibTorch's CUDA build looks for devices when its profiler starts, and logs an error if there
   // are none.
@@ -314,7 +315,7 @@ void require_at_least_0(const char* name, int64_t value) {
               {.subject = name, .hint = "it counts passes through the loop's body"});
 }
 
-ProfileConfig config_of(const ProfileOptions& options) {
+config::ProfileConfig config_of(const ProfileOptions& options) {
   if (options.dir.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "profile: dir is empty",
                 {.subject = "dir", .hint = "name the folder that traces are written to"});
@@ -343,7 +344,7 @@ ProfileConfig config_of(const ProfileOptions& options) {
 
 ScopeGuard Accelerator::profile(const ProfileOptions& options, CallSite) {
   Impl& impl = *impl_;
-  const ProfileConfig config = config_of(options);
+  const config::ProfileConfig config = config_of(options);
   const std::string& configured = impl.config.profile.dir;
   if (!configured.empty()) {
     if (rank() == 0) {

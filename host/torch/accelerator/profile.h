@@ -17,7 +17,9 @@
 
 namespace coupler {
 
+namespace comm {
 class Communicator;
+}
 
 // A recorded span.
 struct KeptSpan {
@@ -30,8 +32,9 @@ class Profile final : public SpanRecorder {
   // Returns null if profile.dir is empty, or if it cannot be written to; the latter is logged, and
   // the job continues. Removes the files of an earlier job. If ranks are on several machines,
   // measures the offset of this rank's clock from rank 0's. Collective.
-  static std::unique_ptr<Profile> make(const ProfileConfig& config, const ProcessInfo& process,
-                                       bool on_cuda, Communicator& comm);
+  static std::unique_ptr<Profile> make(const config::ProfileConfig& config,
+                                       const rendezvous::ProcessInfo& process, bool on_cuda,
+                                       comm::Communicator& comm);
   ~Profile() override;
 
   // Called at the end of each pass through the loop's body.
@@ -42,14 +45,15 @@ class Profile final : public SpanRecorder {
   void record(const SpanRecord& span) override;
 
  private:
-  Profile(const ProfileConfig& config, const ProcessInfo& process, bool on_cuda, int64_t offset);
+  Profile(const config::ProfileConfig& config, const rendezvous::ProcessInfo& process, bool on_cuda,
+          int64_t offset);
 
   void begin_round();
   void end_round();
   void write(const std::string& trace);
 
-  const ProfileConfig config_;
-  const ProcessInfo process_;
+  const config::ProfileConfig config_;
+  const rendezvous::ProcessInfo process_;
   const bool on_cuda_;
   const int64_t clock_offset_;  // nanoseconds that rank 0's clock is ahead of this one's
   int64_t steps_ = 0;

@@ -66,13 +66,13 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
          .hint = "read model.safetensors in Python with safetensors.torch.load_file"});
   }
   const uint64_t limit = parse_byte_size(options.max_shard_size, "max_shard_size");
-  Strategy& strategy = impl_->strategy_of(reference);
+  strategy::Strategy& strategy = impl_->strategy_of(reference);
   strategy.synchronize();
-  const Model& model = strategy.model();
+  const strategy::Model& model = strategy.model();
   std::unordered_map<std::string, size_t> parameters;
   std::unordered_map<std::string, const at::Tensor*> buffers;
   std::unordered_map<std::string, safetensors::TensorEntry> entries;
-  std::vector<SizedTensor> sizes;
+  std::vector<formats::SizedTensor> sizes;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     auto entry = entry_of(name, tensor);
     sizes.push_back({name, safetensors::tensor_bytes(entry.dtype, entry.shape).value_or(0), {}});
@@ -86,11 +86,11 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
     buffers[name] = &buffer;
     add(name, buffer);
   }
-  const WeightFiles weights = divide_weights(sizes, limit);
+  const formats::WeightFiles weights = formats::divide_weights(sizes, limit);
   WeightWriter writer(is_main_process());
-  std::optional<WeightTarget> target;
+  std::optional<weights::WeightTarget> target;
   writer.attempt([&] { target.emplace(folder, weights); });
-  for (const WeightFile& file : weights.files) {
+  for (const formats::WeightFile& file : weights.files) {
     std::vector<safetensors::TensorEntry> own;
     std::set<std::string> names(file.tensors.begin(), file.tensors.end());
     for (const std::string& name : file.tensors) own.push_back(entries.at(name));

@@ -15,7 +15,7 @@ namespace coupler {
 namespace {
 
 // asked: the name of the call that needs gradients.
-void require_gradients(Strategy& model, const char* asked) {
+void require_gradients(strategy::Strategy& model, const char* asked) {
   if (!model.gradient_sync().has_consumers()) return;
   throw Error(ErrorCode::kUsage,
               fmt::format("{}: the optimizer has used the gradients of '{}' during backward "
@@ -29,7 +29,7 @@ void require_gradients(Strategy& model, const char* asked) {
 
 ScopeGuard Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& models) {
   Impl& impl = *impl_;
-  std::vector<Strategy*> scope;
+  std::vector<strategy::Strategy*> scope;
   for (const detail::ModelRef& model : models) scope.push_back(&impl.strategy_of(model));
   const auto loader = impl.current_loader();
   impl.accumulation.begin(std::move(scope), loader != nullptr && loader->at_last_batch());
@@ -37,11 +37,11 @@ ScopeGuard Accelerator::begin_accumulate(const std::vector<detail::ModelRef>& mo
 }
 
 ScopeGuard Accelerator::begin_no_sync(const std::vector<detail::ModelRef>& models) {
-  std::vector<Strategy*> found;
+  std::vector<strategy::Strategy*> found;
   for (const detail::ModelRef& model : models) found.push_back(&impl_->strategy_of(model));
-  for (Strategy* model : found) model->gradient_sync().set_sync(false);
+  for (strategy::Strategy* model : found) model->gradient_sync().set_sync(false);
   return ScopeGuard([found] {
-    for (Strategy* model : found) model->gradient_sync().set_sync(true);
+    for (strategy::Strategy* model : found) model->gradient_sync().set_sync(true);
   });
 }
 
@@ -68,13 +68,13 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   const bool stands_in = loader != nullptr && loader->stands_in();
   if (stands_in && weight) weight = 0;
   BackwardScale scale = impl.accumulation.scale(weight, world_size(), [&](double value) {
-    return all_reduce_number(*impl.comm, value, DB_SUM);
+    return tensors::all_reduce_number(*impl.comm, value, DB_SUM);
   });
   if (stands_in) scale.loss = 0;
   // Models that this backward must reach on every rank: those of the scope, or the only one.
-  std::vector<Strategy*> expected = impl.accumulation.scope();
+  std::vector<strategy::Strategy*> expected = impl.accumulation.scope();
   if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
-  for (Strategy* model : expected) model->gradient_sync().begin_backward(scale.average);
+  for (strategy::Strategy* model : expected) model->gradient_sync().begin_backward(scale.average);
   if (impl.dry_run != nullptr) impl.dry_run->backward_begins(impl.accumulation.loop().sync);
   try {
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
@@ -86,7 +86,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
     throw;
   }
   if (impl.dry_run != nullptr) impl.dry_run->backward_ends();
-  for (Strategy* model : expected) model->gradient_sync().end_backward();
+  for (strategy::Strategy* model : expected) model->gradient_sync().end_backward();
   impl.accumulation.ran_backward();
 }
 
@@ -111,7 +111,7 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
                 fmt::format("clip_grad_norm: max_norm is {}, but must be above 0", max_norm));
   }
   if (!sync_gradients()) return 0;
-  Strategy& strategy = impl_->strategy_of(model);
+  strategy::Strategy& strategy = impl_->strategy_of(model);
   require_gradients(strategy, "clip_grad_norm");
   if (impl_->unscale(strategy)) return std::numeric_limits<double>::infinity();
   return strategy.clip_grad_norm(max_norm);
@@ -123,7 +123,7 @@ void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_v
                 fmt::format("clip_grad_value: max_value is {}, but must be above 0", max_value));
   }
   if (!sync_gradients()) return;
-  Strategy& strategy = impl_->strategy_of(model);
+  strategy::Strategy& strategy = impl_->strategy_of(model);
   require_gradients(strategy, "clip_grad_value");
   if (!impl_->unscale(strategy)) strategy.clip_grad_value(max_value);
 }
@@ -141,7 +141,7 @@ at::Tensor Accelerator::gradient(const at::Tensor& parameter) {
 void Accelerator::for_each_tensor_of(
     const detail::ModelRef& model,
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  Strategy& strategy = impl_->strategy_of(model);
+  strategy::Strategy& strategy = impl_->strategy_of(model);
   strategy.synchronize();
   const auto& parameters = strategy.model().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {

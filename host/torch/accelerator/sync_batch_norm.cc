@@ -32,7 +32,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& input, double eps) {
     const int64_t dims = input.dim(), channels = input.size(1);
     const double count = static_cast<double>(input.numel() / channels);
-    Communicator& comm = *current_communicator();
+    comm::Communicator& comm = *current_communicator();
     // Every rank's (count, mean, sum of squared deviations), combined as in Chan et al. (1979).
     // Sums of squares would suffer from cancellation.
     const at::Tensor mean = input.mean(all_but_channel(dims)).to(at::kDouble);
@@ -41,7 +41,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const at::Tensor mine =
         at::cat({at::full({channels}, count, mean.options()), mean, deviations});
     const at::Tensor all = at::empty({comm.size(), 3, channels}, mean.options());
-    comm.run(all_gather_op(mine, all));
+    comm.run(tensors::all_gather_op(mine, all));
     const at::Tensor counts = all.select(1, 0), means = all.select(1, 1);
     const at::Tensor total = counts.sum(0);
     const at::Tensor global_mean = (counts * means).sum(0) / total;
@@ -66,7 +66,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const at::Tensor sums =
         at::stack({grad.sum(all_but_channel(dims)), (grad * normal).sum(all_but_channel(dims))})
             .to(at::kDouble);
-    current_communicator()->run(all_reduce_op(sums, DB_SUM));
+    current_communicator()->run(tensors::all_reduce_op(sums, DB_SUM));
     const at::Tensor means = (sums / ctx->saved_data["count"].toDouble()).to(grad.scalar_type());
     const at::Tensor input_grad =
         (grad - per_channel(means[0], dims) - normal * per_channel(means[1], dims)) *

@@ -35,14 +35,14 @@ std::string hint_for(const std::string& name, const std::vector<std::string>& kn
 
 // Each name once, in the order given.
 std::vector<std::string> chosen_names(const std::vector<std::string>& log_with) {
-  const std::vector<std::string> known = tracker_names();
+  const std::vector<std::string> known = track::tracker_names();
   std::vector<std::string> result;
   const auto add = [&](const std::string& name) {
     if (std::find(result.begin(), result.end(), name) == result.end()) result.push_back(name);
   };
   for (const std::string& name : log_with) {
     if (name == "all") {
-      for (const std::string& each : names_of_all_trackers()) add(each);
+      for (const std::string& each : track::names_of_all_trackers()) add(each);
     } else if (std::find(known.begin(), known.end(), name) == known.end()) {
       throw Error(ErrorCode::kConfig, fmt::format("unknown tracker '{}'", name),
                   {.subject = name, .hint = hint_for(name, known)});
@@ -114,7 +114,7 @@ void Tracking::start(const Settings& settings, const std::string& project, LogVa
     if (settings.rank == 0 || !tracker->main_process_only()) mine.push_back(std::move(tracker));
   };
   const auto& wanted = options.log_with.empty() ? settings.log_with : options.log_with;
-  for (const std::string& name : chosen_names(wanted)) add(name, make_tracker(name));
+  for (const std::string& name : chosen_names(wanted)) add(name, track::make_tracker(name));
   for (const auto& tracker : options.trackers) {
     if (tracker == nullptr) {
       throw Error(ErrorCode::kInvalidArgument, "TrackerOptions::trackers holds a null pointer",
@@ -130,7 +130,7 @@ void Tracking::start(const Settings& settings, const std::string& project, LogVa
   not_started_.clear();
   if (settings.dry) mine.swap(not_started_);
   if (!mine.empty()) run.config = take_values(std::move(config), "init_trackers");
-  trackers_ = std::make_unique<Trackers>(mine, run, options);
+  trackers_ = std::make_unique<track::Trackers>(mine, run, options);
   started_ = true;
   ended_ = false;
 }
@@ -172,7 +172,7 @@ void Tracking::end() {
 
 void Accelerator::init_trackers(const std::string& project, LogValues config,
                                 const TrackerOptions& options) {
-  const TrainingConfig& training = impl_->config.training;
+  const config::TrainingConfig& training = impl_->config.training;
   Tracking::Settings settings;
   settings.log_with = training.log_with;
   settings.folder = training.logging_dir.empty() ? training.project_dir : training.logging_dir;

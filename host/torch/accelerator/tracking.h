@@ -34,7 +34,7 @@ class Tracking {
 
  private:
   std::vector<std::string> names_;  // of all requested trackers, on every rank
-  std::unique_ptr<Trackers> trackers_;
+  std::unique_ptr<track::Trackers> trackers_;
   std::vector<std::shared_ptr<Tracker>> not_started_;  // in a dry run
   bool started_ = false;
   bool ended_ = false;

@@ -21,27 +21,27 @@
 #include "precision/precision.h"
 #include "strategy/gradient_hooks.h"
 
-namespace coupler {
+namespace coupler::activations {
 
 RandomState::RandomState() {
   const std::optional<c10::DeviceType> type = at::getAccelerator();
   if (!type) return;
   device_ = c10::impl::VirtualGuardImpl(*type).getDevice();
-  std::optional<at::Generator> generator = device_generator(*device_);
+  std::optional<at::Generator> generator = device::device_generator(*device_);
   if (!generator) return;
   const std::lock_guard lock(generator->mutex());
   on_device_ = generator->get_state();
 }
 
 void RandomState::restore() const {
-  write_generator(cpu_);
+  empty_weights::write_generator(cpu_);
   if (!on_device_.defined()) return;
-  at::Generator generator = *device_generator(*device_);
+  at::Generator generator = *device::device_generator(*device_);
   const std::lock_guard lock(generator.mutex());
   generator.set_state(on_device_);
 }
 
-}  // namespace coupler
+}  // namespace coupler::activations
 
 namespace coupler::detail {
 namespace {
@@ -66,7 +66,7 @@ Form tensor_form(const at::Tensor& tensor) { return {tensor.scalar_type(), tenso
 // An input that is in host memory between forward and backward.
 struct Away {
   size_t input = 0;
-  VersionMark version;
+  activations::VersionMark version;
   std::vector<int64_t> shape;
 };
 
@@ -85,22 +85,22 @@ struct SavedPart : torch::CustomClassHolder {
 
   TensorFunction function;
   bool offloads = false;
-  const RandomState random;
-  AutocastSettings autocast = autocast_now();
+  const activations::RandomState random;
+  AutocastSettings autocast = precision::autocast_now();
   std::vector<bool> wants_gradient;  // of the inputs
   std::vector<Form> outputs;
-  std::shared_ptr<OffloadedTensors> offloaded;  // null: none
-  std::vector<Away> away;                       // by index in `offloaded`
+  std::shared_ptr<activations::OffloadedTensors> offloaded;  // null: none
+  std::vector<Away> away;                                    // by index in `offloaded`
 };
 
 // Offloads inputs and returns those that stay; the others are undefined.
 variable_list offload(SavedPart& part, variable_list inputs) {
-  ActivationOffload& rules = ActivationOffload::of_process();
+  activations::ActivationOffload& rules = activations::ActivationOffload::of_process();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!rules.moves(inputs[i])) continue;
-    if (part.offloaded == nullptr) part.offloaded = OffloadedTensors::make();
+    if (part.offloaded == nullptr) part.offloaded = activations::OffloadedTensors::make();
     part.offloaded->add(inputs[i]);
-    part.away.push_back({i, VersionMark(inputs[i]), inputs[i].sizes().vec()});
+    part.away.push_back({i, activations::VersionMark(inputs[i]), inputs[i].sizes().vec()});
     inputs[i] = at::Tensor();
   }
   const bool all_on_cpu = std::all_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
@@ -153,7 +153,7 @@ variable_list gradients_of(const SavedPart& part, const variable_list& saved,
     inputs.push_back(saved[i].detach().set_requires_grad(part.wants_gradient[i]));
   variable_list outputs;
   {
-    const RandomGuard after;
+    const activations::RandomGuard after;
     part.random.restore();
     const AutocastScope autocast(part.autocast);
     const at::AutoGradMode recording(true);
@@ -167,7 +167,7 @@ variable_list gradients_of(const SavedPart& part, const variable_list& saved,
     of_roots.push_back(gradients[i]);
   }
   if (!roots.empty()) {
-    const NestedBackward nested;
+    const strategy::NestedBackward nested;
     torch::autograd::backward(roots, of_roots);
   }
   variable_list result;
@@ -237,7 +237,8 @@ std::vector<at::Tensor> activation_checkpoint(const ActivationCheckpointOptions&
     if (input.defined()) own.push_back(input);
   }
   const auto part = c10::make_intrusive<SavedPart>();
-  part->offloads = options.offload_to_cpu.value_or(ActivationOffload::of_process().is_default());
+  part->offloads =
+      options.offload_to_cpu.value_or(activations::ActivationOffload::of_process().is_default());
   part->function = [function = std::move(function), defined](const variable_list& given) {
     variable_list all(defined.size());
     auto next = given.begin();

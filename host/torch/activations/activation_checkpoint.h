@@ -9,7 +9,7 @@
 
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::activations {
 
 class RandomState {
  public:
@@ -17,7 +17,7 @@ class RandomState {
   void restore() const;
 
  private:
-  GeneratorState cpu_ = read_generator();
+  empty_weights::GeneratorState cpu_ = empty_weights::read_generator();
   std::optional<c10::Device> device_;
   at::Tensor on_device_;  // its generator's state; undefined if it has none
 };
@@ -34,4 +34,4 @@ class RandomGuard {
   const RandomState state_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::activations

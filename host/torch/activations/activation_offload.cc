@@ -23,7 +23,7 @@
 #include "empty_weights/recording.h"
 #include "residency/intercept.h"
 
-namespace coupler {
+namespace coupler::activations {
 namespace {
 
 // A trained tensor that is not computed is a parameter, whatever module owns it.
@@ -39,9 +39,10 @@ ActivationOffload& ActivationOffload::of_process() {
   return *kTheOne;
 }
 
-void ActivationOffload::leave_in_place(const Model& model) {
+void ActivationOffload::leave_in_place(const strategy::Model& model) {
   const std::lock_guard lock(mutex_);
-  for (const ModelParameter& parameter : model.parameters) in_place_.push_back(parameter.tensor);
+  for (const strategy::ModelParameter& parameter : model.parameters)
+    in_place_.push_back(parameter.tensor);
   for (const auto& [name, buffer] : model.buffers) in_place_.push_back(buffer);
 }
 
@@ -53,7 +54,7 @@ void ActivationOffload::forget_all() {
 bool ActivationOffload::moves(const at::Tensor& tensor) const {
   if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta()) return false;
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.numel() == 0) return false;
-  if (managed_storage_of(tensor) != nullptr || is_parameter(tensor)) return false;
+  if (residency::managed_storage_of(tensor) != nullptr || is_parameter(tensor)) return false;
   if (tensor.is_view() && is_parameter(tensor._base())) return false;
   const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   if (storage->data() == nullptr) return false;
@@ -103,7 +104,7 @@ class SideStream {
 
 // Also tries an event: a stream that nothing can wait for is useless.
 std::optional<c10::Stream> new_stream(c10::Device device) {
-  if (!can_pin(device)) return std::nullopt;
+  if (!device::can_pin(device)) return std::nullopt;
   try {
     const c10::DeviceGuard guard(device);
     const c10::Stream stream =
@@ -190,14 +191,15 @@ struct Unwatched {
 };
 
 at::Tensor bytes_of(const at::Tensor& tensor, StorageRange range) {
-  const TensorGeometry geometry{.storage = 0,
-                                .bytes = 0,
-                                .dtype = at::kByte,
-                                .offset = range.begin,
-                                .sizes = {range.end - range.begin},
-                                .strides = {1}};
-  return tensor_on(tensor.storage(), geometry,
-                   c10::computeDispatchKey(at::kByte, at::kStrided, tensor.device()));
+  const empty_weights::TensorGeometry geometry{.storage = 0,
+                                               .bytes = 0,
+                                               .dtype = at::kByte,
+                                               .offset = range.begin,
+                                               .sizes = {range.end - range.begin},
+                                               .strides = {1}};
+  return empty_weights::tensor_on(
+      tensor.storage(), geometry,
+      c10::computeDispatchKey(at::kByte, at::kStrided, tensor.device()));
 }
 
 }  // namespace
@@ -243,7 +245,7 @@ HostCopy::HostCopy(const at::Tensor& tensor, StorageRange range)
   const Unwatched unwatched;
   const SideStream side(device_);
   side.follow();
-  bytes_ = host_bytes(range.end - range.begin, device_);
+  bytes_ = device::host_bytes(range.end - range.begin, device_);
   bytes_.copy_(bytes_of(tensor, range), side.is_async());
   side.hold(tensor.storage());
 }
@@ -283,12 +285,12 @@ std::shared_ptr<OffloadedTensors> OffloadedTensors::make() {
 
 size_t OffloadedTensors::add(const at::Tensor& tensor) {
   auto copy = HostCopy::of(tensor);
-  TensorGeometry geometry = geometry_of(tensor);
+  empty_weights::TensorGeometry geometry = empty_weights::geometry_of(tensor);
   geometry.offset -= copy->range().begin / static_cast<int64_t>(tensor.element_size());
   const c10::DispatchKey key =
       c10::computeDispatchKey(tensor.scalar_type(), at::kStrided, tensor.device());
   const std::lock_guard lock(mutex_);
-  tensors_.push_back({std::move(geometry), key, has_intercept(tensor), std::move(copy)});
+  tensors_.push_back({std::move(geometry), key, residency::has_intercept(tensor), std::move(copy)});
   return tensors_.size() - 1;
 }
 
@@ -310,8 +312,8 @@ std::vector<at::Tensor> OffloadedTensors::bring_back() {
     const std::vector<c10::Storage> memory = std::exchange(fetched_, {});
     for (size_t i = 0; i < tensors_.size(); ++i) {
       tensors_[i].copy->await(memory[i]);
-      result.push_back(tensor_on(memory[i], tensors_[i].geometry, tensors_[i].key));
-      if (tensors_[i].intercepted) put_intercept(result.back());
+      result.push_back(empty_weights::tensor_on(memory[i], tensors_[i].geometry, tensors_[i].key));
+      if (tensors_[i].intercepted) residency::put_intercept(result.back());
     }
   }
   if (const auto before = before_.lock()) before->fetch();
@@ -324,4 +326,4 @@ void OffloadedTensors::forget() {
   tensors_.clear();
 }
 
-}  // namespace coupler
+}  // namespace coupler::activations

@@ -14,7 +14,7 @@
 #include "empty_weights/recording.h"
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::activations {
 
 class ActivationOffload {
  public:
@@ -24,7 +24,7 @@ class ActivationOffload {
   bool is_default() const { return on_; }
 
   // A model's parameters and buffers are not moved: they stay on the device in any case.
-  void leave_in_place(const Model& model);
+  void leave_in_place(const strategy::Model& model);
   void forget_all();
 
   // Whether the tensor is on a device other than the CPU and kept there for backward only.
@@ -122,7 +122,7 @@ class OffloadedTensors {
 
  private:
   struct Tensor {
-    TensorGeometry geometry;
+    empty_weights::TensorGeometry geometry;
     c10::DispatchKey key;
     bool intercepted = false;  // belongs to a model spread over several devices
     std::shared_ptr<HostCopy> copy;
@@ -137,4 +137,4 @@ class OffloadedTensors {
   std::vector<c10::Storage> fetched_;  // by tensor
 };
 
-}  // namespace coupler
+}  // namespace coupler::activations

@@ -16,7 +16,7 @@
 #include "precision/precision.h"
 #include "residency/autograd_node.h"
 
-namespace coupler {
+namespace coupler::activations {
 namespace {
 
 using torch::autograd::SavedVariableHooks;
@@ -69,7 +69,7 @@ class HookingEngine final : public torch::autograd::Engine {
                                      outputs);
   }
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-      const std::shared_ptr<torch::autograd::GraphTask>& task, AutogradNode root,
+      const std::shared_ptr<torch::autograd::GraphTask>& task, residency::AutogradNode root,
       torch::autograd::InputBuffer&& inputs) override {
     return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(inputs));
   }
@@ -102,9 +102,9 @@ std::regex regex_of(const std::string& pattern) {
   return std::regex(text);
 }
 
-[[noreturn]] void refuse_pattern(const std::string& pattern, const Model& model) {
+[[noreturn]] void refuse_pattern(const std::string& pattern, const strategy::Model& model) {
   std::vector<std::string> names;
-  for (const ModelModule& module : model.modules) {
+  for (const strategy::ModelModule& module : model.modules) {
     if (!module.name.empty() && names.size() < 6) names.push_back(module.name);
   }
   throw Error(
@@ -118,7 +118,8 @@ std::regex regex_of(const std::string& pattern) {
 }
 
 // By module: its outermost ancestor, or itself, that a pattern matches; -1: none.
-std::vector<int64_t> units_of(const Model& model, const std::vector<std::string>& patterns) {
+std::vector<int64_t> units_of(const strategy::Model& model,
+                              const std::vector<std::string>& patterns) {
   std::vector<int64_t> result(model.modules.size(), -1);
   for (const std::string& pattern : patterns) {
     const std::regex regex = regex_of(pattern);
@@ -153,10 +154,11 @@ ForwardRecorder& ForwardRecorder::of_this_thread() {
   return recorder;
 }
 
-void ForwardRecorder::watch(const Model& model, const std::vector<std::string>& patterns) {
+void ForwardRecorder::watch(const strategy::Model& model,
+                            const std::vector<std::string>& patterns) {
   const std::vector<int64_t> unit_of_module = units_of(model, patterns);
   std::unordered_map<int64_t, int> numbers;  // by module
-  for (const ModelParameter& parameter : model.parameters) {
+  for (const strategy::ModelParameter& parameter : model.parameters) {
     const int64_t module = unit_of_module[parameter.module];
     int unit = kNoUnit;
     if (module >= 0) {
@@ -199,14 +201,14 @@ void ForwardRecorder::leave() {
 void ForwardRecorder::enter(const std::vector<c10::IValue>& arguments) {
   if (!at::GradMode::is_enabled()) return;
   const int* found = nullptr;
-  for_each_tensor(arguments, [&](Position, const at::Tensor& tensor) {
+  empty_weights::for_each_tensor(arguments, [&](empty_weights::Position, const at::Tensor& tensor) {
     if (found != nullptr) return;
     const auto unit = unit_of_.find(tensor.unsafeGetTensorImpl());
     if (unit != unit_of_.end()) found = &unit->second;
   });
   if (found != nullptr && *found == kNoUnit) return close();
   if (found != nullptr && *found != unit_) return open(*found);
-  if (open_ != nullptr && !same(open_->autocast(), autocast_now())) open(unit_);
+  if (open_ != nullptr && !same(open_->autocast(), precision::autocast_now())) open(unit_);
 }
 
 void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
@@ -250,4 +252,4 @@ std::vector<at::Tensor> ForwardRecorder::saved_during(const std::function<void()
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::activations

@@ -21,7 +21,7 @@
 #include "activations/forward_segment.h"
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::activations {
 
 class ForwardRecorder {
  public:
@@ -30,7 +30,7 @@ class ForwardRecorder {
   // Makes modules whose names match a pattern units ("blocks.*"; * matches any characters except
   // dots, ** any). If units are nested, only the outer one counts. Throws Error(kConfig) if a
   // pattern matches no module.
-  void watch(const Model& model, const std::vector<std::string>& patterns);
+  void watch(const strategy::Model& model, const std::vector<std::string>& patterns);
   void forget_all();
 
   void call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
@@ -57,4 +57,4 @@ class ForwardRecorder {
   std::vector<at::Tensor>* collected_ = nullptr;  // for saved_during()
 };
 
-}  // namespace coupler
+}  // namespace coupler::activations

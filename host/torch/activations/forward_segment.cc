@@ -14,7 +14,7 @@
 #include "empty_weights/recording.h"
 #include "precision/precision.h"
 
-namespace coupler {
+namespace coupler::activations {
 namespace {
 
 // The same values and version counter, without a graph. Does not dispatch an operation, so it does
@@ -41,7 +41,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 }  // namespace
 
 ForwardSegment::ForwardSegment(std::string unit)
-    : unit_(std::move(unit)), autocast_(autocast_now()) {}
+    : unit_(std::move(unit)), autocast_(precision::autocast_now()) {}
 
 std::optional<ForwardSegment::Made> ForwardSegment::made_of(const at::Tensor& tensor) const {
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
@@ -53,7 +53,8 @@ bool ForwardSegment::is_outside(const at::Tensor& tensor) const {
   return storage == nullptr || outside_.contains(storage);
 }
 
-ForwardSegment::Input ForwardSegment::input_of(const at::Tensor& tensor, Position position) {
+ForwardSegment::Input ForwardSegment::input_of(const at::Tensor& tensor,
+                                               empty_weights::Position position) {
   Input input;
   input.position = position;
   input.requires_grad = tensor.requires_grad();
@@ -75,29 +76,31 @@ void ForwardSegment::begin_call(const c10::OperatorHandle& op, const Stack& argu
   const auto& schema = op.schema().arguments();
   Call& call = calls_.emplace_back(Call{
       .op = op, .arguments = arguments, .inputs = {}, .grad_mode = at::GradMode::is_enabled()});
-  for_each_tensor(arguments, [&](Position position, const at::Tensor& tensor) {
-    Input input = input_of(tensor, position);
-    const c10::Argument& argument = schema[position.index];
-    const c10::AliasInfo* const alias = argument.alias_info();
-    if (alias != nullptr && alias->isWrite()) {
-      if (is_outside(tensor)) call.once = true;
-      if (would_be_leaf(input)) recomputable_ = false;
-    }
-    input.copied = argument.name() == "running_mean" || argument.name() == "running_var";
-    call.inputs.push_back(std::move(input));
-  });
+  empty_weights::for_each_tensor(
+      arguments, [&](empty_weights::Position position, const at::Tensor& tensor) {
+        Input input = input_of(tensor, position);
+        const c10::Argument& argument = schema[position.index];
+        const c10::AliasInfo* const alias = argument.alias_info();
+        if (alias != nullptr && alias->isWrite()) {
+          if (is_outside(tensor)) call.once = true;
+          if (would_be_leaf(input)) recomputable_ = false;
+        }
+        input.copied = argument.name() == "running_mean" || argument.name() == "running_var";
+        call.inputs.push_back(std::move(input));
+      });
   for (const Input& input : call.inputs) put(call.arguments, input.position, at::Tensor());
   in_call_ = true;
 }
 
 void ForwardSegment::end_call(const Stack& results) {
   in_call_ = false;
-  for_each_tensor(results, [&](Position position, const at::Tensor& tensor) {
-    known_.insert_or_assign(
-        tensor.unsafeGetTensorImpl(),
-        Known{{calls_.size() - 1, position},
-              c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
-  });
+  empty_weights::for_each_tensor(
+      results, [&](empty_weights::Position position, const at::Tensor& tensor) {
+        known_.insert_or_assign(
+            tensor.unsafeGetTensorImpl(),
+            Known{{calls_.size() - 1, position},
+                  c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
+      });
 }
 
 void ForwardSegment::abandon_call() {
@@ -239,4 +242,4 @@ void ForwardSegment::recompute() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::activations

@@ -20,7 +20,7 @@
 #include "activations/activation_offload.h"
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::activations {
 
 class ForwardSegment {
  public:
@@ -51,7 +51,7 @@ class ForwardSegment {
   // A result of an earlier call.
   struct Made {
     size_t call = 0;
-    Position position;
+    empty_weights::Position position;
   };
   // What is kept for backward.
   struct Kept {
@@ -61,7 +61,7 @@ class ForwardSegment {
     bool there() const { return tensor.defined() || away; }
   };
   struct Input {
-    Position position;
+    empty_weights::Position position;
     std::optional<Made> made;  // empty: see outside
     Kept outside;
     bool requires_grad = false;
@@ -89,7 +89,7 @@ class ForwardSegment {
   };
 
   std::optional<Made> made_of(const at::Tensor& tensor) const;
-  Input input_of(const at::Tensor& tensor, Position position);
+  Input input_of(const at::Tensor& tensor, empty_weights::Position position);
   bool is_outside(const at::Tensor& tensor) const;
   bool would_be_leaf(const Input& input) const;
   bool inputs_are_as_they_were() const;
@@ -116,4 +116,4 @@ class ForwardSegment {
   std::unordered_set<const c10::StorageImpl*> outside_;  // storages of inputs
 };
 
-}  // namespace coupler
+}  // namespace coupler::activations

@@ -21,19 +21,20 @@
 namespace coupler {
 namespace {
 
-using Sources = std::vector<std::shared_ptr<const WeightSource>>;
+using Sources = std::vector<std::shared_ptr<const weights::WeightSource>>;
 
-void keep(Sources& sources, std::shared_ptr<const WeightSource> source) {
+void keep(Sources& sources, std::shared_ptr<const weights::WeightSource> source) {
   if (source != nullptr) sources.push_back(std::move(source));
 }
 
-DispatchedModel dispatch(Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
-                         Sources sources, const DispatchRules& rules) {
-  return DispatchedModel(std::make_shared<DispatchedState>(
+DispatchedModel dispatch(strategy::Model model, DeviceMap map,
+                         std::vector<big_model::PlacedTensor> tensors, Sources sources,
+                         const big_model::DispatchRules& rules) {
+  return DispatchedModel(std::make_shared<big_model::DispatchedState>(
       std::move(model), std::move(map), std::move(tensors), std::move(sources), rules));
 }
 
-DispatchRules rules_for(const MaxMemory& memory, int prefetch) {
+big_model::DispatchRules rules_for(const MaxMemory& memory, int prefetch) {
   return {.prefetch = prefetch,
           .max_resident_bytes = memory.of(MapDevice::cpu()).value_or(0),
           .keep = false,
@@ -55,7 +56,7 @@ MaxMemory without_own(MaxMemory memory) {
   return memory;
 }
 
-DeviceMap map_for(const torch::nn::Module& module, const Model& model,
+DeviceMap map_for(const torch::nn::Module& module, const strategy::Model& model,
                   const LoadAndDispatchOptions& options) {
   if (const auto* const map = std::get_if<DeviceMap>(&options.device_map)) return *map;
   const auto& mode = std::get<std::string>(options.device_map);
@@ -68,32 +69,33 @@ DeviceMap map_for(const torch::nn::Module& module, const Model& model,
   wanted.offload_buffers = options.offload_buffers;
   if (options.quantize) {
     const std::string type = options.quantize->bits == 4 ? "int4" : "int8";
-    for (const ChosenLayer& layer : choose_layers(model, *options.quantize))
+    for (const quantization::ChosenLayer& layer :
+         quantization::choose_layers(model, *options.quantize))
       wanted.special_dtypes.emplace(model.parameters[layer.parameter].name, type);
   }
   return infer_auto_device_map(module, wanted);
 }
 
 // Loads into the tensor's own memory, uses that of the file, or allocates memory on its device.
-void load_tensor(const PlacedTensor& tensor) {
+void load_tensor(const big_model::PlacedTensor& tensor) {
   const at::Tensor& variable = tensor.variable;
-  const HostValue& value = tensor.value;
+  const big_model::HostValue& value = tensor.value;
   const bool fits = !variable.is_meta() && variable.scalar_type() == tensor.type &&
                     variable.device() == tensor.runs_on && variable.is_contiguous();
   if (fits) {
-    copy_value(value, variable.detach());
+    big_model::copy_value(value, variable.detach());
     return;
   }
   // Buffers are written to: running statistics must belong to the model alone.
   if (value.place.file != nullptr && tensor.runs_on.is_cpu() && !tensor.buffer) {
     // Read on first use: if the model is sharded, each rank reads only its part.
-    give_value(variable, value.tensor);
+    empty_weights::give_value(variable, value.tensor);
     return;
   }
   const at::Tensor own =
       at::empty(variable.sizes(), at::TensorOptions(tensor.type).device(tensor.runs_on));
-  copy_value(value, own);
-  give_value(variable, own);
+  big_model::copy_value(value, own);
+  empty_weights::give_value(variable, own);
 }
 
 }  // namespace
@@ -101,40 +103,42 @@ void load_tensor(const PlacedTensor& tensor) {
 void load_checkpoint_in_model(torch::nn::Module& module, const std::string& checkpoint,
                               const DeviceMap& device_map, const LoadOptions& options) {
   const at::NoGradGuard no_grad;
-  const Model model = describe(module);
+  const strategy::Model model = strategy::describe(module);
   const bool everywhere = device_map.entries().empty();
   const DeviceMap map = everywhere ? DeviceMap{{"", "cpu"}} : device_map;
   check_device_map(module, map);
-  std::vector<PlacedTensor> tensors = place_tensors(model, map,
-                                                    {.main_device = std::nullopt,
-                                                     .offload_buffers = options.offload_buffers,
-                                                     .dtype = options.dtype});
+  std::vector<big_model::PlacedTensor> tensors =
+      big_model::place_tensors(model, map,
+                               {.main_device = std::nullopt,
+                                .offload_buffers = options.offload_buffers,
+                                .dtype = options.dtype});
   const auto source = take_values(model, tensors, checkpoint, options.strict, options.rename);
-  require_values(tensors);
+  big_model::require_values(tensors);
   const auto offloaded = offload_to(options.offload_folder, tensors, /*only_foreign=*/false);
-  for (const PlacedTensor& tensor : tensors) {
+  for (const big_model::PlacedTensor& tensor : tensors) {
     if (!tensor.stored_on.is_disk()) load_tensor(tensor);
   }
 }
 
 DispatchedModel dispatch_model(torch::nn::Module& module, const DeviceMap& device_map,
                                const DispatchOptions& options) {
-  Model model = describe(module);
+  strategy::Model model = strategy::describe(module);
   check_device_map(module, device_map);
-  std::vector<PlacedTensor> tensors = place_tensors(model, device_map,
-                                                    {.main_device = options.main_device,
-                                                     .offload_buffers = options.offload_buffers,
-                                                     .dtype = std::nullopt});
+  std::vector<big_model::PlacedTensor> tensors =
+      big_model::place_tensors(model, device_map,
+                               {.main_device = options.main_device,
+                                .offload_buffers = options.offload_buffers,
+                                .dtype = std::nullopt});
   Sources sources;
-  if (options.quantize) choose_packed(model, *options.quantize, tensors);
-  take_own_values(tensors);
+  if (options.quantize) big_model::choose_packed(model, *options.quantize, tensors);
+  big_model::take_own_values(tensors);
   if (options.quantize) {
-    require_values(tensors);
-    keep(sources, pack_tensors(*options.quantize, options.offload_folder, tensors));
+    big_model::require_values(tensors);
+    keep(sources, big_model::pack_tensors(*options.quantize, options.offload_folder, tensors));
   }
   keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
   if (!options.offload_folder.empty())
-    keep(sources, take_offloaded(options.offload_folder, tensors));
+    keep(sources, big_model::take_offloaded(options.offload_folder, tensors));
   return dispatch(std::move(model), device_map, std::move(tensors), std::move(sources),
                   rules_for(options.max_memory, options.prefetch));
 }
@@ -142,19 +146,20 @@ DispatchedModel dispatch_model(torch::nn::Module& module, const DeviceMap& devic
 DispatchedModel load_checkpoint_and_dispatch(torch::nn::Module& module,
                                              const std::string& checkpoint,
                                              const LoadAndDispatchOptions& options) {
-  Model model = describe(module);
+  strategy::Model model = strategy::describe(module);
   DeviceMap map = map_for(module, model, options);
   check_device_map(module, map);
-  std::vector<PlacedTensor> tensors = place_tensors(model, map,
-                                                    {.main_device = options.main_device,
-                                                     .offload_buffers = options.offload_buffers,
-                                                     .dtype = options.dtype});
-  if (options.quantize) choose_packed(model, *options.quantize, tensors);
+  std::vector<big_model::PlacedTensor> tensors =
+      big_model::place_tensors(model, map,
+                               {.main_device = options.main_device,
+                                .offload_buffers = options.offload_buffers,
+                                .dtype = options.dtype});
+  if (options.quantize) big_model::choose_packed(model, *options.quantize, tensors);
   Sources sources;
   keep(sources, take_values(model, tensors, checkpoint, options.strict, options.rename));
-  require_values(tensors);
+  big_model::require_values(tensors);
   if (options.quantize)
-    keep(sources, pack_tensors(*options.quantize, options.offload_folder, tensors));
+    keep(sources, big_model::pack_tensors(*options.quantize, options.offload_folder, tensors));
   if (!options.offload_folder.empty())
     keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
   return dispatch(std::move(model), std::move(map), std::move(tensors), std::move(sources),
@@ -184,20 +189,21 @@ DispatchedModel disk_offload(torch::nn::Module& model, const std::string& offloa
 
 OffloadHook cpu_offload_with_hook(torch::nn::Module& module, c10::Device execution_device,
                                   const OffloadHook* previous) {
-  Model model = describe(module);
+  strategy::Model model = strategy::describe(module);
   const DeviceMap map{{"", "cpu"}};
-  std::vector<PlacedTensor> tensors = place_tensors(
+  std::vector<big_model::PlacedTensor> tensors = big_model::place_tensors(
       model, map,
       {.main_device = execution_device, .offload_buffers = true, .dtype = std::nullopt});
-  take_own_values(tensors);
-  DispatchRules rules{.prefetch = 2, .max_resident_bytes = 0, .keep = true, .on_first = nullptr};
+  big_model::take_own_values(tensors);
+  big_model::DispatchRules rules{
+      .prefetch = 2, .max_resident_bytes = 0, .keep = true, .on_first = nullptr};
   if (previous != nullptr) {
     rules.on_first = [before = std::weak_ptr(previous->state_)] {
       if (const auto state = before.lock()) state->release();
     };
   }
-  return OffloadHook(std::make_shared<DispatchedState>(std::move(model), map, std::move(tensors),
-                                                       Sources{}, rules));
+  return OffloadHook(std::make_shared<big_model::DispatchedState>(
+      std::move(model), map, std::move(tensors), Sources{}, rules));
 }
 
 const DeviceMap& DispatchedModel::device_map() const { return state_->map(); }
@@ -205,7 +211,8 @@ const DeviceMap& DispatchedModel::device_map() const { return state_->map(); }
 void OffloadHook::offload() const { state_->release(); }
 
 const DeviceMap& device_map(const torch::nn::Module& model) {
-  const DispatchedState* const state = DispatchedState::of(identity_of(model));
+  const big_model::DispatchedState* const state =
+      big_model::DispatchedState::of(strategy::identity_of(model));
   if (state != nullptr) return state->map();
   throw Error(ErrorCode::kUsage, fmt::format("the model '{}' is not dispatched", model.name()),
               {.subject = model.name(),

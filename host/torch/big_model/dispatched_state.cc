@@ -18,14 +18,14 @@
 #include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
 
-namespace coupler {
+namespace coupler::big_model {
 namespace {
 
 constexpr size_t kAlignment = 64;  // preferred by kernels
 
 // Files align tensors to 8 bytes or more, so gaps between neighbors are smaller than kAlignment.
 bool follows(const WeightGroup& unit, const PlacedTensor& tensor, size_t most) {
-  const FilePlace& place = tensor.value.place;
+  const weights::FilePlace& place = tensor.value.place;
   if (unit.place.file == nullptr || place.file != unit.place.file) return false;
   const uint64_t end = unit.place.begin + unit.bytes;
   return place.begin >= end && place.begin - end < kAlignment &&
@@ -157,15 +157,16 @@ void require_values(const std::vector<PlacedTensor>& tensors) {
   }
 }
 
-DispatchedState::DispatchedState(Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
-                                 std::vector<std::shared_ptr<const WeightSource>> sources,
+DispatchedState::DispatchedState(strategy::Model model, DeviceMap map,
+                                 std::vector<PlacedTensor> tensors,
+                                 std::vector<std::shared_ptr<const weights::WeightSource>> sources,
                                  const DispatchRules& rules)
     : model_(std::move(model)),
       map_(std::move(map)),
       tensors_(std::move(tensors)),
       sources_(std::move(sources)) {
   const at::NoGradGuard no_grad;
-  check_intercept();
+  residency::check_intercept();
   require_values(tensors_);
   {
     const std::lock_guard lock(registry_mutex);
@@ -257,24 +258,24 @@ void DispatchedState::settle() {
       populate(*value.place.file, value.place.begin, value.tensor.nbytes());
       room_for_more_ -= std::min<uint64_t>(room_for_more_, value.tensor.nbytes());
     }
-    give_value(tensor.variable, value.tensor);
+    empty_weights::give_value(tensor.variable, value.tensor);
   }
 }
 
 void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) {
   const std::vector<WeightGroup> plan = group_weights(tensors_, device, unit_bytes_);
   if (plan.empty()) return;
-  auto site =
-      device.is_cpu() ? std::make_unique<Site>(PoolMemory::kPages) : std::make_unique<Site>(device);
+  auto site = device.is_cpu() ? std::make_unique<Site>(residency::PoolMemory::kPages)
+                              : std::make_unique<Site>(device);
   auto units = std::make_unique<WeightUnits>(device);
   site->units = units.get();
   site->units->set_on_first(rules.on_first);
   const bool bounded = rules.max_resident_bytes > 0;
   // The kernel may reclaim pages of a file; without a bound, that is left to it.
   const bool unbounded = device.is_cpu() && !bounded;
-  site->residency = std::make_unique<Residency>(
+  site->residency = std::make_unique<residency::Residency>(
       std::move(units), site->pool,
-      ResidencyOptions{
+      residency::ResidencyOptions{
           .prefetch = rules.prefetch, .live_bytes = 0, .shared = false, .in_order = true});
   uint64_t window = 0;
   for (const WeightGroup& planned : plan) window = std::max<uint64_t>(window, planned.bytes);
@@ -282,7 +283,7 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
   for (const WeightGroup& planned : plan) {
     const PlacedTensor& first = tensors_[planned.tensors[0]];
     const bool stays = first.stays();
-    auto unit = std::make_unique<Unit>();
+    auto unit = std::make_unique<residency::Unit>();
     unit->name = model_.modules[first.module].name;
     unit->bytes = std::max<size_t>(planned.bytes, 1);
     unit->placed = true;
@@ -298,25 +299,25 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
       PlacedTensor& tensor = tensors_[planned.tensors[i]];
       // Pinned memory is copied at the full speed of the bus.
       if (!stays && !device.is_cpu() && tensor.stored_on.is_cpu() &&
-          tensor.value.tensor.defined() && can_pin(device)) {
+          tensor.value.tensor.defined() && device::can_pin(device)) {
         tensor.value = {tensor.value.tensor.pin_memory(), {}, nullptr};
       }
       if (!in_file) placed.pieces.push_back(piece_of(tensor, planned.offsets[i]));
       manage(*unit, tensor, planned.offsets[i]);
     }
     site->units->add(std::move(placed));
-    Unit& added = site->residency->add(std::move(unit));
-    for (const size_t index : planned.tensors) put_intercept(tensors_[index].variable);
+    residency::Unit& added = site->residency->add(std::move(unit));
+    for (const size_t index : planned.tensors) residency::put_intercept(tensors_[index].variable);
     if (stays) {
       site->residency->use(added);
-      Residency::unpin(added);
+      residency::Residency::unpin(added);
     }
   }
   sites_.push_back(std::move(site));
 }
 
-void DispatchedState::manage(Unit& unit, const PlacedTensor& tensor, size_t offset) {
-  auto managed = std::make_unique<ManagedStorage>();
+void DispatchedState::manage(residency::Unit& unit, const PlacedTensor& tensor, size_t offset) {
+  auto managed = std::make_unique<residency::ManagedStorage>();
   managed->name = tensor.name;
   managed->offset = offset;
   managed->device = tensor.runs_on;
@@ -326,7 +327,8 @@ void DispatchedState::manage(Unit& unit, const PlacedTensor& tensor, size_t offs
     managed->packed_numel = tensor.variable.numel();
     managed->packed_type = tensor.type;
   }
-  give_value(tensor.variable, make_managed(*managed, tensor.variable.sizes(), tensor.type));
+  empty_weights::give_value(tensor.variable,
+                            make_managed(*managed, tensor.variable.sizes(), tensor.type));
   unit.storages.push_back(std::move(managed));
 }
 
@@ -337,4 +339,4 @@ void DispatchedState::release() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::big_model

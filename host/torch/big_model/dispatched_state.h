@@ -20,7 +20,7 @@
 #include "strategy/model.h"
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::big_model {
 
 // Groups the tensors of a model that are fetched for use into units. A pure function.
 
@@ -28,7 +28,7 @@ struct WeightGroup {
   std::vector<size_t> tensors;  // indices into the given list
   std::vector<size_t> offsets;  // of each in the unit's memory, bytes
   size_t bytes = 0;
-  FilePlace place;  // if the unit is used in place in its file; else it is copied
+  weights::FilePlace place;  // if the unit is used in place in its file; else it is copied
 };
 
 // Plans the tensors that run on `device`, except those that stay on the CPU unpacked. On the CPU,
@@ -42,7 +42,7 @@ std::vector<WeightGroup> group_weights(const std::vector<PlacedTensor>& tensors,
 // WeightUnits: the units of a dispatched model, as the Source of one Residency: on the CPU directly
 // from mapped files, on accelerators copied from host memory or files. Call add() before the first
 // use; threads as for Source.
-class WeightUnits : public Source {
+class WeightUnits : public residency::Source {
  public:
   struct Piece {
     HostValue value;
@@ -53,7 +53,7 @@ class WeightUnits : public Source {
   struct PlacedUnit {
     size_t bytes = 0;
     std::vector<Piece> pieces;  // if the unit is copied
-    FilePlace place;            // if it is used in its file
+    weights::FilePlace place;   // if it is used in its file
     bool once = false;          // copied once and kept; the pieces are dropped then
     bool keep_pages = true;     // keep the file's pages when the unit is released
   };
@@ -97,15 +97,15 @@ class DispatchedState {
   // Moves the model's parameters and buffers to their devices. sources: the sources of the values,
   // kept alive. Throws Error(kInvalidArgument) naming a tensor that has no values, or the memory
   // that would be needed; Error(kIo) for files.
-  DispatchedState(Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
-                  std::vector<std::shared_ptr<const WeightSource>> sources,
+  DispatchedState(strategy::Model model, DeviceMap map, std::vector<PlacedTensor> tensors,
+                  std::vector<std::shared_ptr<const weights::WeightSource>> sources,
                   const DispatchRules& rules);
   ~DispatchedState();
   DispatchedState(const DispatchedState&) = delete;
   DispatchedState& operator=(const DispatchedState&) = delete;
 
   const DeviceMap& map() const { return map_; }
-  const Model& model() const { return model_; }
+  const strategy::Model& model() const { return model_; }
   // Offloads all units and frees the accelerators' memory. Throws Error(kUsage) while an operation
   // uses a unit.
   void release();
@@ -116,22 +116,22 @@ class DispatchedState {
  private:
   struct Site {
     explicit Site(c10::Device on) : device(on), pool(on) {}
-    explicit Site(PoolMemory memory) : pool(memory) {}
+    explicit Site(residency::PoolMemory memory) : pool(memory) {}
     c10::Device device = c10::kCPU;
-    BufferPool pool;
+    residency::BufferPool pool;
     WeightUnits* units = nullptr;  // the residency's
-    std::unique_ptr<Residency> residency;
+    std::unique_ptr<residency::Residency> residency;
   };
 
   void choose_units(const DispatchRules& rules);
   void settle();
   void make_site(c10::Device device, const DispatchRules& rules);
-  void manage(Unit& unit, const PlacedTensor& tensor, size_t offset);
+  void manage(residency::Unit& unit, const PlacedTensor& tensor, size_t offset);
 
-  const Model model_;
+  const strategy::Model model_;
   const DeviceMap map_;
   std::vector<PlacedTensor> tensors_;
-  const std::vector<std::shared_ptr<const WeightSource>> sources_;
+  const std::vector<std::shared_ptr<const weights::WeightSource>> sources_;
   std::vector<std::unique_ptr<Site>> sites_;
   size_t unit_bytes_ = kUnitBytes;
   uint64_t room_for_more_ = 0;  // part of max_resident_bytes for units that stay
@@ -140,4 +140,4 @@ class DispatchedState {
 // Throws Error(kInvalidArgument) naming the first meta tensor that has no source of values.
 void require_values(const std::vector<PlacedTensor>& tensors);
 
-}  // namespace coupler
+}  // namespace coupler::big_model

@@ -21,7 +21,7 @@
 #include "device/device_memory.h"
 #include "tensors/safetensors.h"
 
-namespace coupler {
+namespace coupler::big_model {
 
 // Copies from host memory to a device. For pageable memory, the driver alternates between filling
 // its own buffer and sending it. With two pinned buffers of ours, one is filled while the other is
@@ -42,7 +42,7 @@ class Ring {
     turn_ = (turn_ + 1) % buffers_.size();
     Buffer& buffer = buffers_[turn_];
     if (!buffer.pinned.defined()) {
-      buffer.pinned = host_bytes(kBufferBytes, device);
+      buffer.pinned = device::host_bytes(kBufferBytes, device);
       buffer.sent.emplace(device.type());
       return buffer;
     }
@@ -58,7 +58,7 @@ class Ring {
 // Both contiguous, one-dimensional and of the same size; `from` is on the CPU. Once it returns,
 // `from` may be changed, and `to` is valid for work issued on the thread's stream afterwards.
 void staged_copy(const at::Tensor& from, const at::Tensor& to) {
-  if (to.is_cpu() || !can_pin(to.device()) || from.is_pinned()) {
+  if (to.is_cpu() || !device::can_pin(to.device()) || from.is_pinned()) {
     to.copy_(from);
     return;
   }
@@ -77,7 +77,7 @@ void staged_copy(const at::Tensor& from, const at::Tensor& to) {
 }
 
 // In LibTorch, other bytes than 0 and 1 are neither true nor false.
-void check_booleans(const WeightTensor& weight) {
+void check_booleans(const weights::WeightTensor& weight) {
   weight.read([&](const char* bytes, size_t size) {
     const char* const wrong =
         std::find_if(bytes, bytes + size, [](char byte) { return byte != 0 && byte != 1; });
@@ -96,7 +96,7 @@ HostValue host_value(const at::Tensor& tensor) {
   return {tensor.detach().contiguous(), {}, nullptr};
 }
 
-HostValue host_value(const WeightTensor& weight, at::ScalarType type) {
+HostValue host_value(const weights::WeightTensor& weight, at::ScalarType type) {
   const at::ScalarType stored = safetensors::scalar_type(weight.dtype, weight.name);
   if (stored == at::kBool) check_booleans(weight);
   const auto& file = weight.place.file;
@@ -121,10 +121,10 @@ void copy_value(const HostValue& value, const at::Tensor& destination, bool drop
       drop(*value.place.file, value.place.begin, value.tensor.nbytes());
     return;
   }
-  const WeightTensor& weight = *value.weight;
+  const weights::WeightTensor& weight = *value.weight;
   const at::ScalarType stored = safetensors::scalar_type(weight.dtype, weight.name);
   const auto element = static_cast<int64_t>(c10::elementSize(stored));
-  const FilePlace& place = weight.place;
+  const weights::FilePlace& place = weight.place;
   int64_t at = 0;
   uint64_t read = 0;
   // Chunks contain whole elements: their size is a multiple of every element size.
@@ -168,7 +168,7 @@ c10::Device device_of(MapDevice device) {
   return {*kind, static_cast<c10::DeviceIndex>(device.index())};
 }
 
-std::vector<PlacedTensor> place_tensors(const Model& model, const DeviceMap& map,
+std::vector<PlacedTensor> place_tensors(const strategy::Model& model, const DeviceMap& map,
                                         const PlaceRules& rules) {
   const c10::Device main = main_device_of(map, rules);
   std::vector<PlacedTensor> result;
@@ -184,17 +184,18 @@ std::vector<PlacedTensor> place_tensors(const Model& model, const DeviceMap& map
     }
     result.push_back(std::move(placed));
   };
-  for (const ModelParameter& parameter : model.parameters)
+  for (const strategy::ModelParameter& parameter : model.parameters)
     place(parameter.name, parameter.tensor, parameter.module, false);
   for (const auto& [name, buffer] : model.buffers) {
     // The module of a buffer is known only from its name.
     const auto dot = name.rfind('.');
     const std::string path = dot == std::string::npos ? "" : name.substr(0, dot);
-    const auto module = std::find_if(model.modules.begin(), model.modules.end(),
-                                     [&](const ModelModule& other) { return other.name == path; });
+    const auto module =
+        std::find_if(model.modules.begin(), model.modules.end(),
+                     [&](const strategy::ModelModule& other) { return other.name == path; });
     place(name, buffer, static_cast<size_t>(module - model.modules.begin()), true);
   }
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::big_model

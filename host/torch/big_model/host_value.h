@@ -16,14 +16,14 @@
 #include "strategy/model.h"
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::big_model {
 
 struct HostValue {
   // Defined: the values, contiguous, of the requested dtype. Undefined: `weight` has them.
   at::Tensor tensor;
   // The tensor's place in a mapped file; without a file if it is not in one.
-  FilePlace place;
-  const WeightTensor* weight = nullptr;
+  weights::FilePlace place;
+  const weights::WeightTensor* weight = nullptr;
 
   uint64_t bytes() const { return tensor.defined() ? tensor.nbytes() : 0; }
 };
@@ -34,7 +34,7 @@ HostValue host_value(const at::Tensor& tensor);
 // From a checkpoint's tensor, which must outlive the result. Used in place if it is contiguous and
 // aligned in a file and has that dtype; checksums are compared first. Throws Error(kIo) for damage,
 // kUnsupported for a dtype that LibTorch lacks.
-HostValue host_value(const WeightTensor& weight, at::ScalarType type);
+HostValue host_value(const weights::WeightTensor& weight, at::ScalarType type);
 
 // Writes all values to `destination`, which is contiguous, on any device and of any dtype: values
 // are converted. Takes at most one chunk of extra memory. drop_pages: also drops the pages read
@@ -53,7 +53,7 @@ struct PlacedTensor {
   c10::Device runs_on = c10::kCPU;
   HostValue value;
   // The packed form of a quantized weight. `value` is its packed bytes, once they are made.
-  std::shared_ptr<const PackedWeight> packed;
+  std::shared_ptr<const quantization::PackedWeight> packed;
 
   // Whether it stays on the device on which it runs.
   bool stays() const {
@@ -76,10 +76,10 @@ struct PlaceRules {
 
 // All tensors of a model, without values. The map must cover them (check_device_map). Throws
 // Error(kInvalidArgument) for an accelerator that LibTorch does not see.
-std::vector<PlacedTensor> place_tensors(const Model& model, const DeviceMap& map,
+std::vector<PlacedTensor> place_tensors(const strategy::Model& model, const DeviceMap& map,
                                         const PlaceRules& rules);
 
 // The LibTorch device; accelerators are of the kind that LibTorch sees.
 c10::Device device_of(MapDevice device);
 
-}  // namespace coupler
+}  // namespace coupler::big_model

@@ -22,7 +22,7 @@
 #include "weights/open_weights.h"
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::big_model {
 
 // Matches a checkpoint's tensors with a model's. A pure function, any thread.
 
@@ -30,13 +30,14 @@ namespace {
 
 // By index in the model; null for tensors that are not in the checkpoint.
 struct MatchedWeights {
-  std::vector<const WeightTensor*> parameters, buffers;
+  std::vector<const weights::WeightTensor*> parameters, buffers;
 };
 
 class Matcher {
  public:
-  Matcher(const Model& model, const WeightSource& source) {
-    for (const WeightTensor& tensor : source.tensors) by_name_.emplace(tensor.name, &tensor);
+  Matcher(const strategy::Model& model, const weights::WeightSource& source) {
+    for (const weights::WeightTensor& tensor : source.tensors)
+      by_name_.emplace(tensor.name, &tensor);
     for (const auto& [alias, name] : source.aliases) {
       if (const auto found = by_name_.find(name); found != by_name_.end())
         by_name_.emplace(alias, found->second);
@@ -44,10 +45,10 @@ class Matcher {
     for (const auto& [alias, name] : model.aliases) other_names_[name].push_back(alias);
   }
 
-  const WeightTensor* find(const std::string& name, const at::Tensor& tensor) {
-    const WeightTensor* found = named(name);
+  const weights::WeightTensor* find(const std::string& name, const at::Tensor& tensor) {
+    const weights::WeightTensor* found = named(name);
     for (const std::string& other : other_names_[name]) {
-      const WeightTensor* const tied = named(other);
+      const weights::WeightTensor* const tied = named(other);
       if (found == nullptr) found = tied;
     }
     if (found == nullptr) {
@@ -59,9 +60,10 @@ class Matcher {
     return found;
   }
 
-  void check(const WeightSource& source, const std::string& checkpoint, bool strict) const {
+  void check(const weights::WeightSource& source, const std::string& checkpoint,
+             bool strict) const {
     std::vector<std::string> unexpected;
-    for (const WeightTensor& tensor : source.tensors) {
+    for (const weights::WeightTensor& tensor : source.tensors) {
       if (used_.count(&tensor) == 0) unexpected.push_back(for_message(tensor.name));
     }
     std::string text;
@@ -82,27 +84,27 @@ class Matcher {
   }
 
  private:
-  const WeightTensor* named(const std::string& name) {
+  const weights::WeightTensor* named(const std::string& name) {
     const auto found = by_name_.find(name);
     if (found == by_name_.end()) return nullptr;
     used_.insert(found->second);
     return found->second;
   }
 
-  std::map<std::string_view, const WeightTensor*> by_name_;
+  std::map<std::string_view, const weights::WeightTensor*> by_name_;
   std::map<std::string, std::vector<std::string>> other_names_;
-  std::set<const WeightTensor*> used_;
+  std::set<const weights::WeightTensor*> used_;
   std::vector<std::string> missing_, wrong_;
 };
 
 // Matches by name, including the names of tied tensors. Throws Error(kInvalidArgument) naming
 // `checkpoint` and listing every tensor of another shape and, if strict, every missing or
 // unexpected one.
-MatchedWeights match_weights(const Model& model, const WeightSource& source,
+MatchedWeights match_weights(const strategy::Model& model, const weights::WeightSource& source,
                              const std::string& checkpoint, bool strict) {
   Matcher matcher(model, source);
   MatchedWeights result;
-  for (const ModelParameter& parameter : model.parameters)
+  for (const strategy::ModelParameter& parameter : model.parameters)
     result.parameters.push_back(matcher.find(parameter.name, parameter.tensor));
   for (const auto& [name, buffer] : model.buffers)
     result.buffers.push_back(matcher.find(name, buffer));
@@ -112,35 +114,35 @@ MatchedWeights match_weights(const Model& model, const WeightSource& source,
 
 // Takes the values from constructors for tensors that are not in the checkpoint.
 void take_constructed(std::vector<PlacedTensor*>& missing) {
-  std::vector<MetaTensor> wanted;
+  std::vector<empty_weights::MetaTensor> wanted;
   std::vector<PlacedTensor*> takers;
   for (PlacedTensor* const tensor : missing) {
     log(LogLevel::kWarning, "checkpoint",
         fmt::format("'{}' is not in the checkpoint and keeps its initial value", tensor->name));
     if (!tensor->variable.is_meta()) {
       tensor->value = host_value(tensor->variable);
-    } else if (has_recording(tensor->variable)) {
+    } else if (empty_weights::has_recording(tensor->variable)) {
       wanted.push_back({tensor->name, tensor->variable});
       takers.push_back(tensor);
     }
   }
-  materialize(wanted, [&](size_t index, const at::Tensor& value) {
+  empty_weights::materialize(wanted, [&](size_t index, const at::Tensor& value) {
     takers[index]->value = host_value(value);
   });
 }
 
 // The tensor as written to an offload folder: with the model's dtype.
-WeightTensor as_weight(const PlacedTensor& tensor) {
+weights::WeightTensor as_weight(const PlacedTensor& tensor) {
   const HostValue value = tensor.value;
   const at::ScalarType type = tensor.type;
   return {
       tensor.name, safetensors::dtype_of(type, tensor.name), tensor.variable.sizes().vec(),
-      [value, type](const ByteSink& sink) {
+      [value, type](const weights::ByteSink& sink) {
         if (value.tensor.defined()) {
           const auto* const data = static_cast<const char*>(value.tensor.const_data_ptr());
           const size_t size = value.tensor.nbytes();
-          for (size_t at = 0; at < size; at += kWeightChunk)
-            sink(data + at, std::min(kWeightChunk, size - at));
+          for (size_t at = 0; at < size; at += weights::kWeightChunk)
+            sink(data + at, std::min(weights::kWeightChunk, size - at));
           return;
         }
         const auto stored = safetensors::scalar_type(value.weight->dtype, value.weight->name);
@@ -153,9 +155,9 @@ WeightTensor as_weight(const PlacedTensor& tensor) {
       }};
 }
 
-void apply(const Rename& rename, WeightSource& source, const std::string& checkpoint) {
-  std::vector<WeightTensor> tensors;
-  for (WeightTensor& tensor : source.tensors) {
+void apply(const Rename& rename, weights::WeightSource& source, const std::string& checkpoint) {
+  std::vector<weights::WeightTensor> tensors;
+  for (weights::WeightTensor& tensor : source.tensors) {
     tensor.name = rename(tensor.name);
     if (!tensor.name.empty()) tensors.push_back(std::move(tensor));
   }
@@ -166,7 +168,7 @@ void apply(const Rename& rename, WeightSource& source, const std::string& checkp
     if (!from.empty() && !to.empty()) aliases.emplace(from, to);
   }
   source.aliases = std::move(aliases);
-  check_source(source, checkpoint);
+  weights::check_source(source, checkpoint);
 }
 
 bool is_in_safetensors(const PlacedTensor& tensor) {
@@ -176,17 +178,18 @@ bool is_in_safetensors(const PlacedTensor& tensor) {
 
 }  // namespace
 
-std::shared_ptr<const WeightSource> take_values(const Model& model,
-                                                std::vector<PlacedTensor>& tensors,
-                                                const std::string& checkpoint, bool strict,
-                                                const Rename& rename) {
-  const auto source = std::make_shared<WeightSource>(open_weights(checkpoint, {}));
+std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& model,
+                                                         std::vector<PlacedTensor>& tensors,
+                                                         const std::string& checkpoint, bool strict,
+                                                         const Rename& rename) {
+  const auto source =
+      std::make_shared<weights::WeightSource>(weights::open_weights(checkpoint, {}));
   if (rename) apply(rename, *source, checkpoint);
   const MatchedWeights found = match_weights(model, *source, checkpoint, strict);
   std::vector<PlacedTensor*> missing;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const size_t parameters = found.parameters.size();
-    const WeightTensor* const weight =
+    const weights::WeightTensor* const weight =
         i < parameters ? found.parameters[i] : found.buffers[i - parameters];
     if (weight != nullptr) {
       tensors[i].value = host_value(*weight, tensors[i].type);
@@ -204,9 +207,9 @@ void take_own_values(std::vector<PlacedTensor>& tensors) {
   }
 }
 
-std::shared_ptr<const WeightSource> offload_to(const std::string& folder,
-                                               std::vector<PlacedTensor>& tensors,
-                                               bool only_foreign) {
+std::shared_ptr<const weights::WeightSource> offload_to(const std::string& folder,
+                                                        std::vector<PlacedTensor>& tensors,
+                                                        bool only_foreign) {
   std::vector<PlacedTensor*> written;
   for (PlacedTensor& tensor : tensors) {
     if (!tensor.stored_on.is_disk() || tensor.packed != nullptr) continue;
@@ -223,7 +226,7 @@ std::shared_ptr<const WeightSource> offload_to(const std::string& folder,
             written[0]->name, written.size() - 1),
         {.subject = "offload_folder", .hint = "name a folder on a local disk with room for them"});
   }
-  OffloadFolderWriter writer(folder);
+  weights::OffloadFolderWriter writer(folder);
   for (const PlacedTensor* const tensor : written) {
     if (is_in_safetensors(*tensor)) {
       writer.refer(tensor->name, tensor->value.place.file->path(), tensor->value.weight->name,
@@ -237,16 +240,16 @@ std::shared_ptr<const WeightSource> offload_to(const std::string& folder,
   return take_offloaded(folder, tensors);
 }
 
-std::shared_ptr<const WeightSource> take_offloaded(const std::string& folder,
-                                                   std::vector<PlacedTensor>& tensors) {
-  const auto source = std::make_shared<WeightSource>(open_offload_folder(folder));
-  std::map<std::string_view, const WeightTensor*> by_name;
-  for (const WeightTensor& weight : source->tensors) by_name.emplace(weight.name, &weight);
+std::shared_ptr<const weights::WeightSource> take_offloaded(const std::string& folder,
+                                                            std::vector<PlacedTensor>& tensors) {
+  const auto source = std::make_shared<weights::WeightSource>(weights::open_offload_folder(folder));
+  std::map<std::string_view, const weights::WeightTensor*> by_name;
+  for (const weights::WeightTensor& weight : source->tensors) by_name.emplace(weight.name, &weight);
   for (PlacedTensor& tensor : tensors) {
     if (tensor.value.tensor.defined() || tensor.value.weight != nullptr) continue;
     const auto found = by_name.find(tensor.name);
     if (found == by_name.end()) continue;
-    const WeightTensor& weight = *found->second;
+    const weights::WeightTensor& weight = *found->second;
     if (tensor.variable.sizes() != c10::IntArrayRef(weight.shape)) {
       throw Error(
           ErrorCode::kInvalidArgument,
@@ -260,4 +263,4 @@ std::shared_ptr<const WeightSource> take_offloaded(const std::string& folder,
   return source;
 }
 
-}  // namespace coupler
+}  // namespace coupler::big_model

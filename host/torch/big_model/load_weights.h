@@ -11,7 +11,7 @@
 #include "strategy/model.h"
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::big_model {
 
 // Maps the name of a checkpoint's tensor to its name in the model; "" skips it. Null: names stay.
 using Rename = std::function<std::string(const std::string& name)>;
@@ -19,10 +19,10 @@ using Rename = std::function<std::string(const std::string& name)>;
 // Fills in `value` of each tensor. Tensors that are not in the checkpoint, which strict forbids,
 // get the model's own value or the constructor's; otherwise none. The result is the source of the
 // values and must be kept as long as they are. Throws Error as match_weights and open_weights do.
-std::shared_ptr<const WeightSource> take_values(const Model& model,
-                                                std::vector<PlacedTensor>& tensors,
-                                                const std::string& checkpoint, bool strict,
-                                                const Rename& rename);
+std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& model,
+                                                         std::vector<PlacedTensor>& tensors,
+                                                         const std::string& checkpoint, bool strict,
+                                                         const Rename& rename);
 
 // Takes the model's own values for tensors that have some; meta tensors get none.
 void take_own_values(std::vector<PlacedTensor>& tensors);
@@ -32,12 +32,12 @@ void take_own_values(std::vector<PlacedTensor>& tensors);
 // out tensors that can be used in their file. Their values come from the folder afterwards. Returns
 // their source, which must be kept; null if no tensor was added. Throws Error(kInvalidArgument) if
 // a folder is needed but not given; Error(kIo).
-std::shared_ptr<const WeightSource> offload_to(const std::string& folder,
-                                               std::vector<PlacedTensor>& tensors,
-                                               bool only_foreign);
+std::shared_ptr<const weights::WeightSource> offload_to(const std::string& folder,
+                                                        std::vector<PlacedTensor>& tensors,
+                                                        bool only_foreign);
 
 // Takes values from an offload folder for tensors that have none yet. Others stay unchanged.
-std::shared_ptr<const WeightSource> take_offloaded(const std::string& folder,
-                                                   std::vector<PlacedTensor>& tensors);
+std::shared_ptr<const weights::WeightSource> take_offloaded(const std::string& folder,
+                                                            std::vector<PlacedTensor>& tensors);
 
-}  // namespace coupler
+}  // namespace coupler::big_model

@@ -24,14 +24,14 @@ class Describer {
  public:
   explicit Describer(const torch::nn::Module& root) : tree_(root.name()) { fill(0, root); }
 
-  ModuleTree take() { return std::move(tree_); }
+  placement::ModuleTree take() { return std::move(tree_); }
 
  private:
   void fill(size_t index, const torch::nn::Module& module) {
     for (const auto& item : module.named_parameters(/*recurse=*/false))
-      add(index, item.key(), item.value(), TensorKind::kParameter);
+      add(index, item.key(), item.value(), placement::TensorKind::kParameter);
     for (const auto& item : module.named_buffers(/*recurse=*/false))
-      add(index, item.key(), item.value(), TensorKind::kBuffer);
+      add(index, item.key(), item.value(), placement::TensorKind::kBuffer);
     for (const auto& item : module.named_children()) {
       const torch::nn::Module& child = *item.value();
       const uint64_t object = objects_.emplace(&child, objects_.size() + 1).first->second;
@@ -39,14 +39,16 @@ class Describer {
     }
   }
 
-  void add(size_t module, const std::string& name, const at::Tensor& tensor, TensorKind kind) {
+  void add(size_t module, const std::string& name, const at::Tensor& tensor,
+           placement::TensorKind kind) {
     if (!tensor.defined()) return;
     const std::string type(c10::getDtypeNames(tensor.scalar_type()).first);
-    tree_.add_tensor(module, {.name = name,
-                              .elements = static_cast<uint64_t>(tensor.numel()),
-                              .type = &tensor_type(type, tree_.modules[module].name + "." + name),
-                              .kind = kind,
-                              .storage = storage_of(tensor)});
+    tree_.add_tensor(
+        module, {.name = name,
+                 .elements = static_cast<uint64_t>(tensor.numel()),
+                 .type = &placement::tensor_type(type, tree_.modules[module].name + "." + name),
+                 .kind = kind,
+                 .storage = storage_of(tensor)});
   }
 
   // Identifies a tensor by its handle if it has no storage, such as a sparse tensor.
@@ -60,14 +62,16 @@ class Describer {
     return storages_.emplace(place, storages_.size()).first->second;
   }
 
-  ModuleTree tree_;
+  placement::ModuleTree tree_;
   std::map<const torch::nn::Module*, uint64_t> objects_;
   std::map<Place, uint64_t> storages_;
 };
 
 }  // namespace
 
-ModuleTree describe_module(const torch::nn::Module& model) { return Describer(model).take(); }
+placement::ModuleTree big_model::describe_module(const torch::nn::Module& model) {
+  return Describer(model).take();
+}
 
 namespace {
 
@@ -97,13 +101,13 @@ DeviceMapOptions filled(DeviceMapOptions options) {
 }  // namespace
 
 DeviceMap infer_auto_device_map(const torch::nn::Module& model, const DeviceMapOptions& options) {
-  return infer_device_map(describe_module(model), filled(options));
+  return placement::infer_device_map(big_model::describe_module(model), filled(options));
 }
 
 MaxMemory get_balanced_memory(const torch::nn::Module& model, const DeviceMapOptions& options,
                               bool low_zero) {
-  const ModuleTree tree = describe_module(model);
-  const TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
+  const placement::ModuleTree tree = big_model::describe_module(model);
+  const placement::TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
   DeviceMapOptions balanced = options;
   balanced.mode = "balanced";
   return balanced_memory(tree, sizes, filled(balanced).max_memory, options.no_split_module_classes,
@@ -111,17 +115,17 @@ MaxMemory get_balanced_memory(const torch::nn::Module& model, const DeviceMapOpt
 }
 
 void check_device_map(const torch::nn::Module& model, const DeviceMap& map) {
-  check_map(describe_module(model), map);
+  placement::check_map(big_model::describe_module(model), map);
 }
 
 PredictedRun predict_run(const torch::nn::Module& model, const DeviceMap& map,
                          const DeviceMapOptions& options) {
-  return predicted_run(describe_module(model), map, filled(options));
+  return placement::predicted_run(big_model::describe_module(model), map, filled(options));
 }
 
 std::string to_table(const torch::nn::Module& model, const DeviceMap& map,
                      const DeviceMapOptions& options) {
-  return table_of(describe_module(model), map, options);
+  return table_of(big_model::describe_module(model), map, options);
 }
 
 }  // namespace coupler

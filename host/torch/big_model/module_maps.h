@@ -9,11 +9,11 @@ class Module;
 
 }  // namespace torch::nn
 
-namespace coupler {
+namespace coupler::big_model {
 
 // Tensors with the same storage, shape and strides are one tensor under several names, even if
 // their handles differ: LibTorch ties weights both ways. Throws Error(kInvalidArgument) naming a
 // tensor whose dtype is unsupported in device maps.
-ModuleTree describe_module(const torch::nn::Module& model);
+placement::ModuleTree describe_module(const torch::nn::Module& model);
 
-}  // namespace coupler
+}  // namespace coupler::big_model

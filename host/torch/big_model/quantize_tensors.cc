@@ -33,7 +33,7 @@
 #include "weights/open_weights.h"
 #include "weights/weight_source.h"
 
-namespace coupler {
+namespace coupler::big_model {
 
 // A file of packed weights in an offload folder: quantized once, and used in place by every later
 // run with the same weights and options. Plain functions, one thread; several processes may write
@@ -47,7 +47,7 @@ namespace coupler {
 namespace {
 
 struct PackedFile {
-  std::shared_ptr<const WeightSource> source;  // one tensor of bytes per weight
+  std::shared_ptr<const weights::WeightSource> source;  // one tensor of bytes per weight
   std::map<std::string, QuantizedLayer> layers;
 };
 
@@ -77,11 +77,11 @@ struct Paths {
 
 // One line of the fingerprint; empty if the weight is not in a file.
 std::string line_of(const PlacedTensor& weight) {
-  const WeightTensor* const from = weight.value.weight;
+  const weights::WeightTensor* const from = weight.value.weight;
   if (from == nullptr || from->place.file == nullptr) return "";
   struct stat status {};
   if (::stat(from->place.file->path().c_str(), &status) != 0) return "";
-  const PackedLayout& layout = weight.packed->layout();
+  const quantization::PackedLayout& layout = weight.packed->layout();
   return fmt::format("{} bits {} group {} of {}x{}{} from {} {} {} at {} size {} time {}.{}\n",
                      weight.name, layout.bits, layout.group, layout.rows, layout.columns,
                      weight.packed->transposed() ? " turned" : "",
@@ -90,14 +90,16 @@ std::string line_of(const PlacedTensor& weight) {
                      status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
 }
 
-bool matches_source(const WeightSource& source, const std::vector<const PlacedTensor*>& weights) {
+bool matches_source(const weights::WeightSource& source,
+                    const std::vector<const PlacedTensor*>& weights) {
   return source.tensors.size() == weights.size() &&
          std::all_of(weights.begin(), weights.end(), [&](const PlacedTensor* weight) {
-           return std::any_of(
-               source.tensors.begin(), source.tensors.end(), [&](const WeightTensor& stored) {
-                 return stored.name == weight->name && stored.dtype == safetensors::DType::kU8 &&
-                        stored.bytes() == weight->packed->bytes();
-               });
+           return std::any_of(source.tensors.begin(), source.tensors.end(),
+                              [&](const weights::WeightTensor& stored) {
+                                return stored.name == weight->name &&
+                                       stored.dtype == safetensors::DType::kU8 &&
+                                       stored.bytes() == weight->packed->bytes();
+                              });
          });
 }
 
@@ -134,10 +136,11 @@ std::optional<PackedFile> open_packed_file(const std::string& folder,
   std::string problem = "does not contain the weights that its name implies";
   try {
     const auto text = MappedFile::open(paths.index);
-    const json index = checkpoint::parse_strict_json(
-        {reinterpret_cast<const char*>(text->data()), text->size()}, 4);
-    PackedFile file{std::make_shared<WeightSource>(open_safetensors(paths.weights)),
-                    layers_of(index)};
+    const json index =
+        parse_strict_json({reinterpret_cast<const char*>(text->data()), text->size()}, 4);
+    PackedFile file{
+        std::make_shared<weights::WeightSource>(weights::open_safetensors(paths.weights)),
+        layers_of(index)};
     if (index.at("made_from").get<std::string>() == fingerprint &&
         matches_source(*file.source, weights) && file.layers.size() == weights.size())
       return file;
@@ -145,7 +148,7 @@ std::optional<PackedFile> open_packed_file(const std::string& folder,
     problem = error.what();
   } catch (const json::exception& error) {
     problem = error.what();
-  } catch (const checkpoint::JsonProblem& error) {
+  } catch (const JsonProblem& error) {
     problem = error.rule;
   }
   log(LogLevel::kWarning, "quantize",
@@ -187,7 +190,7 @@ PackedFile write_packed_file(const std::string& folder, const std::string& finge
     const json index = {{"made_from", fingerprint}, {"errors", std::move(errors)}};
     replace_file(paths.index, index.dump(1) + "\n");
   }
-  file.source = std::make_shared<WeightSource>(open_safetensors(paths.weights));
+  file.source = std::make_shared<weights::WeightSource>(weights::open_safetensors(paths.weights));
   return file;
 }
 
@@ -206,7 +209,7 @@ at::Tensor pack_one(const PlacedTensor& tensor, QuantizedLayer& layer) {
   layer.relative_error = error.relative();
   layer.max_error = error.most;
   // The pages read from a mapped checkpoint are not needed again.
-  const FilePlace& place = tensor.value.place;
+  const weights::FilePlace& place = tensor.value.place;
   if (place.file != nullptr) drop(*place.file, place.begin, tensor.value.tensor.nbytes());
   return packed;
 }
@@ -236,18 +239,19 @@ void finish(const PlacedTensor& tensor, QuantizedLayer& layer) {
 
 }  // namespace
 
-void choose_packed(const Model& model, const QuantizeOptions& options,
+void choose_packed(const strategy::Model& model, const QuantizeOptions& options,
                    std::vector<PlacedTensor>& tensors) {
   // Parameters come first, in the model's order.
-  for (const ChosenLayer& layer : choose_layers(model, options)) {
+  for (const quantization::ChosenLayer& layer : quantization::choose_layers(model, options)) {
     PlacedTensor& tensor = tensors.at(layer.parameter);
-    tensor.packed = std::make_shared<PackedWeight>(layer.layout, layer.transposed, tensor.type);
+    tensor.packed =
+        std::make_shared<quantization::PackedWeight>(layer.layout, layer.transposed, tensor.type);
   }
 }
 
-std::shared_ptr<const WeightSource> pack_tensors(const QuantizeOptions& options,
-                                                 const std::string& offload_folder,
-                                                 std::vector<PlacedTensor>& tensors) {
+std::shared_ptr<const weights::WeightSource> pack_tensors(const QuantizeOptions& options,
+                                                          const std::string& offload_folder,
+                                                          std::vector<PlacedTensor>& tensors) {
   const at::NoGradGuard no_grad;
   QuantizationReport report{.bits = options.bits,
                             .group_size = options.bits == 4 ? options.group_size : 0,
@@ -264,9 +268,9 @@ std::shared_ptr<const WeightSource> pack_tensors(const QuantizeOptions& options,
     QuantizedLayer layer{.name = tensor.name};
     if (tensor.stored_on.is_disk()) {
       layer = file.layers.at(tensor.name);
-      const auto weight =
-          std::find_if(file.source->tensors.begin(), file.source->tensors.end(),
-                       [&](const WeightTensor& stored) { return stored.name == tensor.name; });
+      const auto weight = std::find_if(
+          file.source->tensors.begin(), file.source->tensors.end(),
+          [&](const weights::WeightTensor& stored) { return stored.name == tensor.name; });
       tensor.value = host_value(*weight, at::kByte);
     } else {
       tensor.value = host_value(pack_one(tensor, layer));
@@ -285,4 +289,4 @@ std::shared_ptr<const WeightSource> pack_tensors(const QuantizeOptions& options,
   return file.source;
 }
 
-}  // namespace coupler
+}  // namespace coupler::big_model

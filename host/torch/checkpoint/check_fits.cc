@@ -59,7 +59,8 @@ std::string describe_entry(const json& entry) {
              : entry.dump();
 }
 
-void check_model(Problems& problems, const json& saved, const Model& model, size_t index) {
+void check_model(Problems& problems, const json& saved, const strategy::Model& model,
+                 size_t index) {
   const std::string where = index == 0 ? "" : fmt::format(" of model {}", index);
   const json none = json::object();
   const auto object = [&](const char* key) -> const json& {
@@ -88,7 +89,8 @@ void check_model(Problems& problems, const json& saved, const Model& model, size
                                describe_entry(*found), describe_entry(wanted)));
     }
   };
-  for (const ModelParameter& parameter : model.parameters) check(parameter.name, parameter.tensor);
+  for (const strategy::ModelParameter& parameter : model.parameters)
+    check(parameter.name, parameter.tensor);
   for (const auto& [name, buffer] : model.buffers) check(name, buffer);
   for (const auto& [alias, name] : model.aliases) known[alias] = true;
   for (const auto& [name, entry] : tensors.items()) {
@@ -99,8 +101,8 @@ void check_model(Problems& problems, const json& saved, const Model& model, size
 
 void check_optimizer(Problems& problems, const json& saved, const TrainingState& job,
                      size_t index) {
-  OptimizerState& optimizer = *job.optimizers[index];
-  const std::string type = optimizer_type(optimizer.torch_optimizer());
+  optim::OptimizerState& optimizer = *job.optimizers[index];
+  const std::string type = optim::optimizer_type(optimizer.torch_optimizer());
   const std::string where = fmt::format("optimizer {}", index);
   const std::string saved_type = saved.value("type", "");
   if (saved_type != type) {
@@ -122,8 +124,8 @@ void check_optimizer(Problems& problems, const json& saved, const TrainingState&
     const auto options = (*groups)[g].find("options");
     const auto copy = optimizer.torch_optimizer().param_groups()[g].options().clone();
     try {
-      set_options(optimizer.torch_optimizer(), *copy,
-                  options == (*groups)[g].end() ? json() : *options);
+      optim::set_options(optimizer.torch_optimizer(), *copy,
+                         options == (*groups)[g].end() ? json() : *options);
     } catch (const Error& error) {
       problems.add(fmt::format("{}: {}", where, error.what()));
     }

@@ -75,7 +75,7 @@ void PieceReader::read_elements(const std::string& tensor, const StatePiece& pie
           {.subject = tensor, .hint = "load it into a model with the dtypes it was saved with"});
     }
   }
-  const InUse in_memory(into, InUse::Access::kWrite);
+  const residency::InUse in_memory(into, residency::InUse::Access::kWrite);
   files_.read(tensor, piece.begin, piece.end, into.mutable_data_ptr());
 }
 
@@ -95,13 +95,13 @@ void with_json(const std::string& folder, const char* what, const Read& read) {
 }
 
 void restore_model(const TrainingState& job, size_t index, const json& saved, PieceReader& reader) {
-  const Model& model = job.models[index]->model();
+  const strategy::Model& model = job.models[index]->model();
   const json aliases = saved.value("aliases", json::object());
   const auto stored = [&](const std::string& name) {
     return reader.has(name) || !aliases.contains(name) ? name : aliases[name].get<std::string>();
   };
-  for (const ParameterPart& part : job.models[index]->parts()) {
-    const ModelParameter& parameter = model.parameters[part.parameter];
+  for (const strategy::ParameterPart& part : job.models[index]->parts()) {
+    const strategy::ModelParameter& parameter = model.parameters[part.parameter];
     reader.read(stored(parameter.name), {.name = parameter.name,
                                          .shape = parameter.tensor.sizes().vec(),
                                          .begin = part.begin,
@@ -142,7 +142,7 @@ std::map<std::string, KnownState> known_states(const PieceReader& reader,
 
 void restore_optimizer(const TrainingState& job, size_t index, const json& saved,
                        const Manifest& manifest, const std::string& folder) {
-  OptimizerState& optimizer = *job.optimizers[index];
+  optim::OptimizerState& optimizer = *job.optimizers[index];
   PieceReader reader(folder, manifest, files_of(manifest, numbered("optimizer", index)));
   const auto known = known_states(reader, folder);
   for (const OptimizerPart& part : parts_of(job, optimizer)) {
@@ -151,7 +151,7 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
       optimizer.forget(part.part.optimizer_tensor);
       continue;
     }
-    const ParameterState state =
+    const optim::ParameterState state =
         optimizer.make_state(part.part.optimizer_tensor, found->second.steps, found->second.names);
     for (const auto& [name, values] : state.tensors) {
       const StatePiece piece = state_piece(part, name, values);
@@ -161,8 +161,8 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
   with_json(folder, "optimizer", [&] {
     auto& groups = optimizer.torch_optimizer().param_groups();
     for (size_t g = 0; g < groups.size(); ++g) {
-      set_options(optimizer.torch_optimizer(), groups[g].options(),
-                  saved.at("groups").at(g).at("options"));
+      optim::set_options(optimizer.torch_optimizer(), groups[g].options(),
+                         saved.at("groups").at(g).at("options"));
     }
     optimizer.set_steps(saved.at("steps").get<int64_t>());
   });
@@ -200,7 +200,7 @@ void restore_object(detail::Stateful& object, size_t index, const Manifest& mani
 // all ranks.
 void restore_carried(const TrainingState& job, const Manifest& manifest, PieceReader& reader) {
   for (size_t m = 0; m < job.models.size(); ++m) {
-    for (const StateTensor& state : job.models[m]->state_tensors()) {
+    for (const strategy::StateTensor& state : job.models[m]->state_tensors()) {
       const at::Tensor& values = state.tensor;
       const std::string saved = carried_prefix(m) + state.name;
       const bool same = job.world_size == manifest.world_size && reader.has(saved) &&
@@ -234,10 +234,10 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   };
   restore(kTorchGenerator, at::detail::getDefaultCPUGenerator());
   // A checkpoint from the CPU has none: the device's generator keeps its seed.
-  const auto devices = device_generator(job.device);
+  const auto devices = device::device_generator(job.device);
   if (devices && reader.has(kDeviceGenerator)) restore(kDeviceGenerator, *devices);
   for (int rank = manifest.world_size; rank <= job.rank; ++rank) {
-    write_generator(derived_state(read_generator()));
+    empty_weights::write_generator(empty_weights::derived_state(empty_weights::read_generator()));
   }
   restore_carried(job, manifest, reader);
   if (!job.own_buffers || job.world_size != manifest.world_size) return;

@@ -95,9 +95,9 @@ json shape_entry(const at::Tensor& tensor, const std::string& name) {
           tensor.sizes().vec()};
 }
 
-json describe_model(const Model& model) {
+json describe_model(const strategy::Model& model) {
   json tensors = json::object(), aliases = json::object();
-  for (const ModelParameter& parameter : model.parameters) {
+  for (const strategy::ModelParameter& parameter : model.parameters) {
     tensors[parameter.name] = shape_entry(parameter.tensor, parameter.name);
   }
   for (const auto& [name, buffer] : model.buffers) tensors[name] = shape_entry(buffer, name);
@@ -105,7 +105,8 @@ json describe_model(const Model& model) {
   return {{"type", model.name}, {"tensors", std::move(tensors)}, {"aliases", std::move(aliases)}};
 }
 
-void add_buffers(const Model& model, const std::string& prefix, std::vector<StatePiece>& into) {
+void add_buffers(const strategy::Model& model, const std::string& prefix,
+                 std::vector<StatePiece>& into) {
   for (const auto& [name, buffer] : model.buffers) {
     into.push_back({.name = prefix + name,
                     .shape = buffer.sizes().vec(),
@@ -115,11 +116,11 @@ void add_buffers(const Model& model, const std::string& prefix, std::vector<Stat
   }
 }
 
-std::vector<StatePiece> model_pieces(ModelState& state, int rank) {
-  const Model& model = state.model();
+std::vector<StatePiece> model_pieces(strategy::ModelState& state, int rank) {
+  const strategy::Model& model = state.model();
   std::vector<StatePiece> pieces;
-  for (const ParameterPart& part : state.parts()) {
-    const ModelParameter& parameter = model.parameters[part.parameter];
+  for (const strategy::ParameterPart& part : state.parts()) {
+    const strategy::ModelParameter& parameter = model.parameters[part.parameter];
     pieces.push_back({.name = parameter.name,
                       .shape = parameter.tensor.sizes().vec(),
                       .begin = part.begin,
@@ -134,7 +135,7 @@ std::vector<StatePiece> model_pieces(ModelState& state, int rank) {
 }
 
 // The name by which an optimizer's parameter is known across all models of the job; "" if unknown.
-std::string full_name(const TrainingState& job, const OptimizerState::Given& given) {
+std::string full_name(const TrainingState& job, const optim::OptimizerState::Given& given) {
   size_t index = 0;
   while (index < job.models.size() && job.models[index].get() != given.model) ++index;
   if (given.model == nullptr || index == job.models.size()) return "";
@@ -142,39 +143,40 @@ std::string full_name(const TrainingState& job, const OptimizerState::Given& giv
   return parameter_name(index, name);
 }
 
-json describe_optimizer(const TrainingState& job, OptimizerState& optimizer) {
+json describe_optimizer(const TrainingState& job, optim::OptimizerState& optimizer) {
   const torch::optim::Optimizer& torch_optimizer = optimizer.torch_optimizer();
   json groups = json::array();
   for (size_t g = 0; g < optimizer.given().size(); ++g) {
     json names = json::array();
-    for (const OptimizerState::Given& given : optimizer.given()[g]) {
+    for (const optim::OptimizerState::Given& given : optimizer.given()[g]) {
       names.push_back(full_name(job, given));
     }
-    groups.push_back(
-        {{"options", options_of(torch_optimizer, torch_optimizer.param_groups()[g].options())},
-         {"parameters", std::move(names)}});
+    groups.push_back({{"options", optim::options_of(torch_optimizer,
+                                                    torch_optimizer.param_groups()[g].options())},
+                      {"parameters", std::move(names)}});
   }
-  return {{"type", optimizer_type(torch_optimizer)},
+  return {{"type", optim::optimizer_type(torch_optimizer)},
           {"steps", optimizer.steps()},
           {"groups", std::move(groups)}};
 }
 
 }  // namespace
 
-std::vector<OptimizerPart> parts_of(const TrainingState& job, const OptimizerState& optimizer) {
+std::vector<OptimizerPart> parts_of(const TrainingState& job,
+                                    const optim::OptimizerState& optimizer) {
   std::vector<OptimizerPart> result;
   for (size_t m = 0; m < job.models.size(); ++m) {
-    const Model& model = job.models[m]->model();
+    const strategy::Model& model = job.models[m]->model();
     std::vector<bool> given(model.parameters.size(), false);
     for (const auto& group : optimizer.given()) {
-      for (const OptimizerState::Given& entry : group) {
+      for (const optim::OptimizerState::Given& entry : group) {
         if (entry.model == job.models[m].get()) given[entry.parameter] = true;
       }
     }
-    for (ParameterPart& part : job.models[m]->parts()) {
+    for (strategy::ParameterPart& part : job.models[m]->parts()) {
       const at::Tensor& own = part.optimizer_tensor;
       if (!given[part.parameter] || !own.defined() || !own.requires_grad()) continue;
-      const ModelParameter& parameter = model.parameters[part.parameter];
+      const strategy::ModelParameter& parameter = model.parameters[part.parameter];
       result.push_back({.name = parameter_name(m, parameter.name),
                         .shape = parameter.tensor.sizes().vec(),
                         .part = std::move(part)});
@@ -196,12 +198,13 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
 namespace {
 
 // Parameters with the same steps and state names are listed together.
-StateFile optimizer_file(const TrainingState& job, OptimizerState& optimizer, std::string name) {
+StateFile optimizer_file(const TrainingState& job, optim::OptimizerState& optimizer,
+                         std::string name) {
   StateFile file{.name = std::move(name)};
   std::map<std::pair<int64_t, std::vector<std::string>>, std::vector<std::string>> known;
   std::vector<StatePiece> pieces;
   for (const OptimizerPart& part : parts_of(job, optimizer)) {
-    const ParameterState state = optimizer.state_of(part.part.optimizer_tensor);
+    const optim::ParameterState state = optimizer.state_of(part.part.optimizer_tensor);
     std::vector<std::string> names;
     for (const auto& [state_name, values] : state.tensors) {
       names.push_back(state_name);
@@ -251,9 +254,9 @@ StateFile random_file(const TrainingState& job) {
                            .values = state});
   };
   add(kTorchGenerator, at::detail::getDefaultCPUGenerator());
-  if (const auto own = device_generator(job.device)) add(kDeviceGenerator, *own);
+  if (const auto own = device::device_generator(job.device)) add(kDeviceGenerator, *own);
   for (size_t m = 0; m < job.models.size(); ++m) {
-    for (const StateTensor& state : job.models[m]->state_tensors()) {
+    for (const strategy::StateTensor& state : job.models[m]->state_tensors()) {
       file.pieces.push_back({.name = carried_prefix(m) + state.name,
                              .shape = state.tensor.sizes().vec(),
                              .begin = 0,
@@ -295,7 +298,7 @@ json describe_job(const TrainingState& job) {
                                 {"dataset_samples", it.dataset_samples}});
   }
   if (job.scaler != nullptr) {
-    const GradScaler::State it = job.scaler->state();
+    const optim::GradScaler::State it = job.scaler->state();
     state["scaler"] = {{"scale", it.scale}, {"good_steps", it.good_steps}};
   }
   return state;
@@ -361,7 +364,7 @@ WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>&
   }
   safetensors::Writer writer(path, std::move(entries), {metadata.begin(), metadata.end()});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
-    const InUse in_memory(*values.at(info.name));
+    const residency::InUse in_memory(*values.at(info.name));
     const at::Tensor value = values.at(info.name)->cpu();  // one at a time
     writer.write(info.name, value.const_data_ptr(), value.nbytes());
   }

@@ -28,6 +28,10 @@
 #include "optim/scheduler.h"
 #include "strategy/model_state.h"
 
+namespace coupler::optim {
+class OptimizerState;
+}
+
 namespace coupler::checkpoint {
 
 // StatePiece: what one rank holds of one tensor of a checkpoint: a range of its elements, so that
@@ -54,18 +58,8 @@ std::string entry_name(const StatePiece& piece);
 // in whole pieces and about equal bytes.
 std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces);
 
-}  // namespace coupler::checkpoint
-
-namespace coupler {
-
 // The names of a training job's objects in a checkpoint: files, tensors, metadata. Shared by its
 // writer and its reader; pure functions.
-
-class OptimizerState;
-
-}  // namespace coupler
-
-namespace coupler::checkpoint {
 
 struct TrainingState;
 
@@ -89,18 +83,19 @@ inline std::string parameter_name(size_t model, const std::string& name) {
 struct OptimizerPart {
   std::string name;            // parameter_name
   std::vector<int64_t> shape;  // of the whole parameter
-  ParameterPart part;
+  strategy::ParameterPart part;
 };
-std::vector<OptimizerPart> parts_of(const TrainingState& job, const OptimizerState& optimizer);
+std::vector<OptimizerPart> parts_of(const TrainingState& job,
+                                    const optim::OptimizerState& optimizer);
 StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::Tensor values);
 
 struct TrainingState {
   int rank = 0, world_size = 1;
   c10::Device device = c10::kCPU;  // this rank's training device
-  std::vector<std::shared_ptr<ModelState>> models;
-  std::vector<std::shared_ptr<OptimizerState>> optimizers;
-  std::vector<std::shared_ptr<SchedulerCore>> schedulers;
-  GradScaler* scaler = nullptr;
+  std::vector<std::shared_ptr<strategy::ModelState>> models;
+  std::vector<std::shared_ptr<optim::OptimizerState>> optimizers;
+  std::vector<std::shared_ptr<optim::SchedulerCore>> schedulers;
+  optim::GradScaler* scaler = nullptr;
   std::vector<std::shared_ptr<detail::LoaderView>> loaders;
   std::vector<detail::Stateful*> objects;
   bool own_buffers = false;  // buffers differ by rank: training.broadcast_buffers is false

@@ -61,15 +61,15 @@ LoaderCore::State::State(BatchSource& batch_source, const DataLoaderOptions& giv
       samples(checked_samples(batch_source)),
       sampler(sampler_from(0)) {}
 
-BatchSampler LoaderCore::State::sampler_from(size_t from) const {
-  const BatchSampler result({.samples = samples.value_or(0),
-                             .batch_size = options.batch_size,
-                             .rank = rank,
-                             .world_size = world_size,
-                             .split_batches = options.split_batches,
-                             .drop_last = options.drop_last,
-                             .even_batches = even_batches(),
-                             .start = samples ? from : 0});
+data::BatchSampler LoaderCore::State::sampler_from(size_t from) const {
+  const data::BatchSampler result({.samples = samples.value_or(0),
+                                   .batch_size = options.batch_size,
+                                   .rank = rank,
+                                   .world_size = world_size,
+                                   .split_batches = options.split_batches,
+                                   .drop_last = options.drop_last,
+                                   .even_batches = even_batches(),
+                                   .start = samples ? from : 0});
   if (!samples) return result;
   if (*samples < static_cast<size_t>(world_size))
     fail_argument(
@@ -101,7 +101,7 @@ void LoaderCore::bind(int rank, int world_size, at::Device device,
   const int old_rank = std::exchange(s.rank, rank),
             old_world = std::exchange(s.world_size, world_size);
   try {
-    const BatchSampler sampler = s.sampler_from(s.looping ? 0 : s.start);
+    const data::BatchSampler sampler = s.sampler_from(s.looping ? 0 : s.start);
     if (s.looping) s.finish();
     s.sampler = sampler;
   } catch (...) {

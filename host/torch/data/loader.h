@@ -19,7 +19,7 @@ struct LoaderCore::State {
   State(BatchSource& batch_source, const DataLoaderOptions& given);
 
   // The plan of an epoch that starts at sample `start`. Throws if no rank would get a batch.
-  BatchSampler sampler_from(size_t start) const;
+  data::BatchSampler sampler_from(size_t start) const;
   // Makes the next loop begin there.
   void plan_next(size_t start);
   bool even_batches() const { return even ? *even : options.even_batches; }
@@ -49,10 +49,10 @@ struct LoaderCore::State {
   int world_size = 1;
   at::Device device = at::kCPU;
   std::shared_ptr<LoaderPeers> peers;
-  bool joining = false;      // the next loop is joined
-  std::optional<bool> even;  // overrides options.even_batches
-  BatchSampler sampler;      // of the current loop, or of the next one
-  size_t start = 0;          // its first sample
+  bool joining = false;        // the next loop is joined
+  std::optional<bool> even;    // overrides options.even_batches
+  data::BatchSampler sampler;  // of the current loop, or of the next one
+  size_t start = 0;            // its first sample
 
   std::function<void()> on_step_end;  // null: unused
 
@@ -71,14 +71,14 @@ struct LoaderCore::State {
   size_t rows = 0;      // of the batch yielded last
   size_t own = 0;       // of those, without filling
   bool stands_in = false;
-  std::vector<size_t> order;          // if shuffled
-  std::optional<BatchSampler> whole;  // if rank 0 reads for all ranks
+  std::vector<size_t> order;                // if shuffled
+  std::optional<data::BatchSampler> whole;  // if rank 0 reads for all ranks
   std::unique_ptr<BatchDispatcher> dispatcher;
   StepRequest request;  // for this thread
   size_t slots = 1;
   std::vector<StepRead> ready;  // the contents of each slot
   std::vector<StepRequest> worker_requests;
-  std::unique_ptr<Workers> workers;  // last member: destroyed first
+  std::unique_ptr<data::Workers> workers;  // last member: destroyed first
 };
 
 // ReadingScope: lives while a loader reads from its dataset on the thread that runs the loop, so

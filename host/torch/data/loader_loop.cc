@@ -46,8 +46,8 @@ std::atomic<uint64_t> loops_begun = 0;
 }  // namespace
 
 void LoaderCore::State::request_of(size_t step, StepRequest& wanted) const {
-  const BatchSampler& read_sampler = whole ? *whole : sampler;
-  wanted.pin = options.pin_memory && !device.is_cpu() && can_pin(device);
+  const data::BatchSampler& read_sampler = whole ? *whole : sampler;
+  wanted.pin = options.pin_memory && !device.is_cpu() && device::can_pin(device);
   if (!samples) {
     wanted.first = read_sampler.first();
     wanted.slice = read_sampler.slice();
@@ -61,7 +61,7 @@ void LoaderCore::State::request_of(size_t step, StepRequest& wanted) const {
 }
 
 StepRead LoaderCore::State::read(size_t worker, size_t step, size_t slot, StepRequest& wanted) {
-  const BatchSampler& read_sampler = whole ? *whole : sampler;
+  const data::BatchSampler& read_sampler = whole ? *whole : sampler;
   if (samples && step >= read_sampler.size()) return {};
   request_of(step, wanted);
   // Pinning uses the current device, which is not set on worker threads.
@@ -125,15 +125,16 @@ void LoaderCore::State::begin() {
   dispatcher.reset();
   if (options.dispatch_batches && peers != nullptr) {
     dispatcher = std::make_unique<BatchDispatcher>(peers, rank);
-    whole.emplace(BatchSamplerOptions{.samples = samples.value_or(0),
-                                      .batch_size = static_cast<int64_t>(sampler.step_samples()),
-                                      .drop_last = options.drop_last,
-                                      .even_batches = even_batches(),
-                                      .start = samples ? start : 0});
+    whole.emplace(
+        data::BatchSamplerOptions{.samples = samples.value_or(0),
+                                  .batch_size = static_cast<int64_t>(sampler.step_samples()),
+                                  .drop_last = options.drop_last,
+                                  .even_batches = even_batches(),
+                                  .start = samples ? start : 0});
   }
   const bool reads = dispatcher == nullptr || rank == 0;
   if (options.shuffle && reads)
-    shuffled_order(*samples, options.seed, static_cast<uint64_t>(epoch), order);
+    data::shuffled_order(*samples, options.seed, static_cast<uint64_t>(epoch), order);
   const size_t count = reads ? static_cast<size_t>(options.workers) : 0;
   slots = std::max<size_t>(1, count * static_cast<size_t>(options.prefetch));
   source.begin({.epoch = epoch,
@@ -145,7 +146,7 @@ void LoaderCore::State::begin() {
   if (count > 0) {
     ready.assign(slots, {});
     worker_requests.resize(count + 1);
-    workers = std::make_unique<Workers>(count, slots, [this](size_t worker, uint64_t step) {
+    workers = std::make_unique<data::Workers>(count, slots, [this](size_t worker, uint64_t step) {
       StepRead& result = ready[slot_of(step)];
       result = read(worker, step, slot_of(step), worker_requests[worker]);
       return result.rows > 0;

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 
-namespace coupler {
+namespace coupler::device {
 namespace {
 
 // From the driver's interface (cuda.h), which the build must not need.
@@ -115,7 +115,7 @@ c10::Device parse(const std::string& wanted) {
 
 }  // namespace
 
-c10::Device choose_device(const std::string& wanted, const ProcessInfo& process) {
+c10::Device choose_device(const std::string& wanted, const rendezvous::ProcessInfo& process) {
   if (wanted == "auto") {
     if (why_no_cuda().empty()) return choose_device("cuda", process);
     if (process.rank == 0) {
@@ -164,4 +164,4 @@ void throw_out_of_memory(const c10::OutOfMemoryError& cause, const std::string& 
                "`coupler config recommend` finds a configuration that fits"});
 }
 
-}  // namespace coupler
+}  // namespace coupler::device

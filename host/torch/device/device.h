@@ -8,7 +8,7 @@
 
 #include "rendezvous/process_info.h"
 
-namespace coupler {
+namespace coupler::device {
 
 // LibTorch's CUDA libraries: libtorch_cuda.so and the gigabytes it depends on. Programs do not link
 // them. They are loaded with this library, before LibTorch is first queried, if a driver answers
@@ -19,7 +19,7 @@ const std::string& why_no_cuda();
 
 // wanted: training.device. Without an index a process takes the device of its local rank; if there
 // are fewer devices, ranks share them round-robin. Throws Error(kConfig) if it is not available.
-c10::Device choose_device(const std::string& wanted, const ProcessInfo& process);
+c10::Device choose_device(const std::string& wanted, const rendezvous::ProcessInfo& process);
 
 // Makes `device` the default of its type for LibTorch's operations on this thread.
 void make_current(c10::Device device);
@@ -31,4 +31,4 @@ void make_current(c10::Device device);
 [[noreturn]] void throw_out_of_memory(const c10::OutOfMemoryError& cause, const std::string& what,
                                       const std::string& largest = {});
 
-}  // namespace coupler
+}  // namespace coupler::device

@@ -11,7 +11,7 @@
 
 #include <utility>
 
-namespace coupler {
+namespace coupler::device {
 
 bool can_pin(c10::Device device) {
   return !device.is_privateuseone() || at::isPrivateUse1HooksRegistered();
@@ -111,4 +111,4 @@ std::optional<at::Generator> device_generator(c10::Device device) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::device

@@ -15,7 +15,7 @@
 
 #include "comm/staging.h"
 
-namespace coupler {
+namespace coupler::device {
 
 // Pinned host memory, which a device reads and writes directly. [any-thread]
 
@@ -44,7 +44,7 @@ void wait_on_stream(const std::shared_ptr<c10::Event>& mark, c10::Device device)
 // threads' work. Call once, on our own threads. Does nothing on the CPU.
 void use_own_stream(c10::Device device);
 
-class TorchDeviceMemory final : public DeviceMemory {
+class TorchDeviceMemory final : public comm::DeviceMemory {
  public:
   explicit TorchDeviceMemory(c10::Device device) : device_(device) {}
 
@@ -68,4 +68,4 @@ at::Tensor over_memory(const void* memory, int64_t numel, c10::ScalarType type, 
 // The device's own default generator; none for the CPU and for devices without one.
 std::optional<at::Generator> device_generator(c10::Device device);
 
-}  // namespace coupler
+}  // namespace coupler::device

@@ -16,19 +16,19 @@
 #include "empty_weights/empty_weights.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::dry_run {
 
-LoggedModel describe_for_estimate(const Model& model) {
-  LoggedModel result{.name = model.name};
-  for (const ModelModule& module : model.modules) {
+estimate::LoggedModel describe_for_estimate(const strategy::Model& model) {
+  estimate::LoggedModel result{.name = model.name};
+  for (const strategy::ModelModule& module : model.modules) {
     result.modules.push_back({module.name, module.type, module.parent});
   }
-  for (const ModelParameter& parameter : model.parameters) {
+  for (const strategy::ModelParameter& parameter : model.parameters) {
     const at::Tensor& tensor = parameter.tensor;
     result.parameters.push_back({.name = parameter.name,
                                  .module = parameter.module,
                                  .sizes = {tensor.sizes().begin(), tensor.sizes().end()},
-                                 .dtype = to_db_dtype(tensor.scalar_type()),
+                                 .dtype = tensors::to_db_dtype(tensor.scalar_type()),
                                  .element_size = c10::elementSize(tensor.scalar_type()),
                                  .trainable = tensor.requires_grad(),
                                  .in_memory = !tensor.is_meta()});
@@ -38,12 +38,12 @@ LoggedModel describe_for_estimate(const Model& model) {
 
 namespace {
 
-using EventKind = StepEvent::Kind;
+using EventKind = estimate::StepEvent::Kind;
 
 void become_fake(const at::Tensor& tensor) {
   if (fake_storage_of(tensor) != 0) return;
   const at::Tensor fake = fake_like(tensor.detach());
-  tensor.is_meta() ? put_value(tensor, fake) : tensor.set_data(fake);
+  tensor.is_meta() ? empty_weights::put_value(tensor, fake) : tensor.set_data(fake);
 }
 
 }  // namespace
@@ -68,23 +68,23 @@ void DryRun::set_configuration(const std::string& mixed_precision,
   log_.activation_checkpointing = activation_checkpointing;
 }
 
-void DryRun::take(Model& model) {
+void DryRun::take(strategy::Model& model) {
   const at::NoGradGuard no_grad;
-  LoggedModel logged = describe_for_estimate(model);
+  estimate::LoggedModel logged = describe_for_estimate(model);
   logged.first_parameter = log_.parameter_count();
   log_.models.push_back(std::move(logged));
-  for (const ModelParameter& parameter : model.parameters) become_fake(parameter.tensor);
+  for (const strategy::ModelParameter& parameter : model.parameters) become_fake(parameter.tensor);
   for (const auto& [name, buffer] : model.buffers) {
     log_.buffer_bytes += buffer.nbytes();
     if (buffer.is_meta()) become_fake(buffer);
   }
 }
 
-void DryRun::watch(const Model& model) {
+void DryRun::watch(const strategy::Model& model) {
   for (const auto& [name, buffer] : model.buffers) {
     lasting_.insert(fake_storage_of(buffer));
   }
-  for (const ModelParameter& parameter : model.parameters) {
+  for (const strategy::ModelParameter& parameter : model.parameters) {
     const at::Tensor& tensor = parameter.tensor;
     const uint64_t number = parameters_.size();
     const auto size = static_cast<int64_t>(tensor.element_size());
@@ -138,7 +138,7 @@ void DryRun::backward_ends() {
   add({.kind = EventKind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
 }
 
-void DryRun::add(StepEvent event) {
+void DryRun::add(estimate::StepEvent event) {
   if (!logging_) return;
   last_used_ = event.kind == EventKind::kUsed ? event.index : ~uint64_t{0};
   log_.events.push_back(event);
@@ -214,4 +214,4 @@ void DryRun::finish() {
   ::_exit(file ? 0 : 1);
 }
 
-}  // namespace coupler
+}  // namespace coupler::dry_run

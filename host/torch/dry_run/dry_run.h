@@ -16,13 +16,13 @@
 #include "strategy/gradient_hooks.h"
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::dry_run {
 
 // Describes a model for estimates. Pure function.
 
-LoggedModel describe_for_estimate(const Model& model);
+estimate::LoggedModel describe_for_estimate(const strategy::Model& model);
 
-class DryRun final : public FakeObserver, public GradientListener {
+class DryRun final : public FakeObserver, public strategy::GradientListener {
  public:
   // Null unless COUPLER_ESTIMATE is set. The first call begins the dry run.
   static DryRun* of_process();
@@ -30,9 +30,9 @@ class DryRun final : public FakeObserver, public GradientListener {
   void set_configuration(const std::string& mixed_precision,
                          const std::vector<std::string>& activation_checkpointing);
   // Call before a strategy takes the model: makes its parameters fake.
-  void take(Model& model);
+  void take(strategy::Model& model);
   // Call after a strategy has placed the parameters.
-  void watch(const Model& model);
+  void watch(const strategy::Model& model);
   // Called when an optimizer was prepared, and after each of its steps. The last stepped() of a dry
   // run does not return.
   void add_optimizer(const void* optimizer, const std::string& description, bool fused);
@@ -49,14 +49,14 @@ class DryRun final : public FakeObserver, public GradientListener {
   explicit DryRun(std::string file);
   void begin_log();
   [[noreturn]] void finish();
-  void add(StepEvent event);
+  void add(estimate::StepEvent event);
 
   struct Range {  // of one storage, in bytes
     int64_t begin = 0, end = 0;
     uint64_t parameter = 0;
   };
   const std::string file_;
-  StepLog log_;
+  estimate::StepLog log_;
   std::vector<at::Tensor> parameters_;
   std::unordered_map<const c10::StorageImpl*, std::vector<Range>> ranges_;
   std::unordered_map<uint64_t, uint64_t> alive_;  // bytes by storage
@@ -64,9 +64,9 @@ class DryRun final : public FakeObserver, public GradientListener {
   std::unordered_set<uint64_t> new_since_backward_, optimizer_state_;
   std::unordered_map<const void*, int> steps_;  // by optimizer
   std::shared_ptr<DryRun> self_;                // for hooks, which hold it weakly
-  GradientHooks hooks_;
+  strategy::GradientHooks hooks_;
   bool logging_ = false, reduced_ = true, in_backward_ = false;
   uint64_t last_used_ = ~uint64_t{0};
 };
 
-}  // namespace coupler
+}  // namespace coupler::dry_run

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-namespace coupler {
+namespace coupler::dry_run {
 namespace {
 
 using IValues = std::vector<c10::IValue>;
@@ -170,4 +170,4 @@ bool needs_values(const std::string& name) {
   return kNames.count(name) != 0;
 }
 
-}  // namespace coupler
+}  // namespace coupler::dry_run

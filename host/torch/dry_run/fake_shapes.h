@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::dry_run {
 
 using ShapeFunction = std::vector<c10::IValue> (*)(const std::vector<c10::IValue>& arguments);
 
@@ -17,4 +17,4 @@ ShapeFunction shape_function(const std::string& name);
 // Whether the sizes of the operator's results depend on values, which fake tensors do not have.
 bool needs_values(const std::string& name);
 
-}  // namespace coupler
+}  // namespace coupler::dry_run

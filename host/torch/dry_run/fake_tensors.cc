@@ -19,7 +19,7 @@
 #include "dry_run/fake_shapes.h"
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::dry_run {
 namespace {
 
 using Stack = std::vector<c10::IValue>;
@@ -94,11 +94,13 @@ class Call {
   const std::string& name() const { return op_.schema().name(); }
   bool has_fake() const {
     bool any = false;
-    for_each_tensor(arguments_, [&](Position, const at::Tensor& t) { any |= is_fake(t); });
+    empty_weights::for_each_tensor(
+        arguments_, [&](empty_weights::Position, const at::Tensor& t) { any |= is_fake(t); });
     return any;
   }
   void note_uses() const {
-    for_each_tensor(arguments_, [](Position, const at::Tensor& t) { state->observer->used(t); });
+    empty_weights::for_each_tensor(
+        arguments_, [](empty_weights::Position, const at::Tensor& t) { state->observer->used(t); });
   }
   // Whether every result is one of the arguments, or there are none.
   bool only_writes() const {
@@ -134,15 +136,16 @@ class Call {
   void run_on_zeros(Stack& results) {
     results = arguments_;
     const auto& schema = op_.schema().arguments();
-    for_each_tensor(arguments_, [&](Position position, const at::Tensor& tensor) {
-      if (!is_fake(tensor) && !schema[position.index].is_out()) return;
-      auto& [known, zeros] = twins_[tensor.unsafeGetTensorImpl()];
-      if (!zeros.defined()) {
-        zeros = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).zero_();
-        known = tensor;
-      }
-      put(results, position, zeros);
-    });
+    empty_weights::for_each_tensor(
+        arguments_, [&](empty_weights::Position position, const at::Tensor& tensor) {
+          if (!is_fake(tensor) && !schema[position.index].is_out()) return;
+          auto& [known, zeros] = twins_[tensor.unsafeGetTensorImpl()];
+          if (!zeros.defined()) {
+            zeros = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).zero_();
+            known = tensor;
+          }
+          put(results, position, zeros);
+        });
     try {
       op_.callBoxed(results);
     } catch (const c10::Error& error) {
@@ -174,9 +177,10 @@ class Call {
   Stack twins() {
     Stack result = arguments_;
     const auto& schema = op_.schema().arguments();
-    for_each_tensor(arguments_, [&](Position position, const at::Tensor& tensor) {
-      put(result, position, tensor_twin(tensor));
-    });
+    empty_weights::for_each_tensor(arguments_,
+                                   [&](empty_weights::Position position, const at::Tensor& tensor) {
+                                     put(result, position, tensor_twin(tensor));
+                                   });
     for (size_t i = 0; i < schema.size(); ++i) {
       if (result[i].isDevice()) result[i] = c10::Device(at::kMeta);
       const bool optional_device = result[i].isNone() && schema[i].name() == "device";
@@ -194,7 +198,8 @@ class Call {
                                      c10::GetAllocator(at::kMeta), /*resizable=*/true);
     }
     known->second = {tensor,
-                     tensor_on(storage->second, geometry_of(tensor), c10::DispatchKey::Meta)};
+                     empty_weights::tensor_on(storage->second, empty_weights::geometry_of(tensor),
+                                              c10::DispatchKey::Meta)};
     return known->second.twin;
   }
 
@@ -216,19 +221,21 @@ class Call {
     if (!op_.schema().returns().empty() && only_writes()) return give_arguments(results);
     const Stack made = results;
     std::unordered_map<const c10::StorageImpl*, c10::Storage> fakes;
-    for_each_tensor(made, [&](Position position, const at::Tensor& tensor) {
+    empty_weights::for_each_tensor(made, [&](empty_weights::Position position,
+                                             const at::Tensor& tensor) {
       for (const auto& [impl, pair] : twins_) {
         if (pair.twin.is_same(tensor)) return put(results, position, pair.tensor);
       }
-      const TensorGeometry place = geometry_of(tensor);
+      const empty_weights::TensorGeometry place = empty_weights::geometry_of(tensor);
       for (const auto& [impl, pair] : twins_) {
         if (storage_or_null(pair.twin) != storage_or_null(tensor)) continue;
         return put(results, position,
-                   tensor_on(pair.tensor.storage(), place, c10::DispatchKey::CPU));
+                   empty_weights::tensor_on(pair.tensor.storage(), place, c10::DispatchKey::CPU));
       }
       auto [storage, fresh] = fakes.try_emplace(storage_or_null(tensor));
       if (fresh) storage->second = make_fake_storage(place.bytes);
-      put(results, position, tensor_on(storage->second, place, c10::DispatchKey::CPU));
+      put(results, position,
+          empty_weights::tensor_on(storage->second, place, c10::DispatchKey::CPU));
     });
   }
   static void follow(const at::Tensor& tensor, const at::Tensor& twin) {
@@ -319,7 +326,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const at::AutoDispatchBelowAutograd below_autograd;
   Stack results;
   if (asks_value) {
-    results = {placeholder_value(get(*stack, {stack->size() - 1}).scalar_type())};
+    results = {placeholder_value(empty_weights::get(*stack, {stack->size() - 1}).scalar_type())};
   } else if (call.name() == "aten::equal") {
     results = {true};
   } else if (copies) {
@@ -356,8 +363,8 @@ RealTensors::~RealTensors() {
 }
 
 at::Tensor fake_like(const at::Tensor& tensor) {
-  TensorGeometry place = geometry_of(tensor);
-  return tensor_on(make_fake_storage(place.bytes), place, c10::DispatchKey::CPU);
+  empty_weights::TensorGeometry place = empty_weights::geometry_of(tensor);
+  return empty_weights::tensor_on(make_fake_storage(place.bytes), place, c10::DispatchKey::CPU);
 }
 
 uint64_t fake_storage_of(const at::Tensor& tensor) {
@@ -365,4 +372,4 @@ uint64_t fake_storage_of(const at::Tensor& tensor) {
   return found == state->alive.end() ? 0 : found->second;
 }
 
-}  // namespace coupler
+}  // namespace coupler::dry_run

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace coupler {
+namespace coupler::dry_run {
 
 // Notified of everything that happens to fake memory. Storages are numbered in the order of
 // creation.
@@ -49,4 +49,4 @@ at::Tensor fake_like(const at::Tensor& tensor);
 // The number of a fake tensor's storage; 0 if the tensor is not fake.
 uint64_t fake_storage_of(const at::Tensor& tensor);
 
-}  // namespace coupler
+}  // namespace coupler::dry_run

@@ -40,8 +40,8 @@ void set_device(const c10::OperatorHandle& op, torch::jit::Stack& stack, c10::De
 }
 
 void record_operation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard off(recording_keys());
-  Recorder& recorder = Recorder::of_this_thread();
+  const c10::impl::ExcludeDispatchKeyGuard off(empty_weights::recording_keys());
+  empty_weights::Recorder& recorder = empty_weights::Recorder::of_this_thread();
   if (recorder.active()) {
     recorder.call(op, *stack);
     return;
@@ -53,20 +53,20 @@ void record_operation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 void include_key() {
   c10::impl::tls_set_dispatch_key_included(
-      kRecordingKey, Recorder::of_this_thread().active() || init_device.has_value());
+      kRecordingKey, empty_weights::Recorder::of_this_thread().active() || init_device.has_value());
 }
 
 }  // namespace
 
 EmptyWeights::EmptyWeights(const EmptyWeightsOptions& options) {
-  Recorder::of_this_thread().enter(options.include_buffers);
+  empty_weights::Recorder::of_this_thread().enter(options.include_buffers);
   include_key();
 }
 
 EmptyWeights::~EmptyWeights() {
   // Buffers are materialized in leave(), which must not be recorded again.
   c10::impl::tls_set_dispatch_key_included(kRecordingKey, false);
-  Recorder::of_this_thread().leave();
+  empty_weights::Recorder::of_this_thread().leave();
   include_key();
 }
 
@@ -96,12 +96,12 @@ namespace {
 
 // The wanted tensors of one recording, by storage: tied tensors share one.
 struct Batch {
-  std::shared_ptr<Recording> recording;
+  std::shared_ptr<empty_weights::Recording> recording;
   std::unordered_map<uint64_t, std::vector<size_t>> indices;
 };
 
-void require_recording(const MetaTensor& wanted) {
-  const StorageTag* const tag = Recording::tag_of(wanted.tensor);
+void require_recording(const empty_weights::MetaTensor& wanted) {
+  const empty_weights::StorageTag* const tag = empty_weights::Recording::tag_of(wanted.tensor);
   if (tag == nullptr) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -120,9 +120,9 @@ void require_recording(const MetaTensor& wanted) {
   }
 }
 
-at::Tensor make(const c10::Storage& storage, const TensorGeometry& geometry) {
+at::Tensor make(const c10::Storage& storage, const empty_weights::TensorGeometry& geometry) {
   const c10::InferenceMode no_inference(false);
-  return tensor_on(storage, geometry, c10::DispatchKey::CPU);
+  return empty_weights::tensor_on(storage, geometry, c10::DispatchKey::CPU);
 }
 
 std::string text(c10::IntArrayRef sizes) {
@@ -133,31 +133,34 @@ std::string text(c10::IntArrayRef sizes) {
 
 }  // namespace
 
-bool has_recording(const at::Tensor& tensor) { return Recording::tag_of(tensor) != nullptr; }
+bool empty_weights::has_recording(const at::Tensor& tensor) {
+  return empty_weights::Recording::tag_of(tensor) != nullptr;
+}
 
-ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink) {
+empty_weights::ReplayReport empty_weights::materialize(
+    const std::vector<empty_weights::MetaTensor>& wanted, const empty_weights::ValueSink& sink) {
   std::vector<Batch> batches;
-  std::vector<TensorGeometry> geometries(wanted.size());
+  std::vector<empty_weights::TensorGeometry> geometries(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& tensor = wanted[i].tensor;
     if (!tensor.defined() || !tensor.is_meta()) continue;
     require_recording(wanted[i]);
-    const StorageTag& tag = *Recording::tag_of(tensor);
+    const empty_weights::StorageTag& tag = *empty_weights::Recording::tag_of(tensor);
     auto batch = std::find_if(batches.begin(), batches.end(),
                               [&](const Batch& b) { return b.recording == tag.recording; });
     if (batch == batches.end()) batch = batches.insert(batch, Batch{tag.recording, {}});
     batch->indices[tag.id].push_back(i);
-    geometries[i] = geometry_of(tensor);
+    geometries[i] = empty_weights::geometry_of(tensor);
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& tensor = wanted[i].tensor;
     if (!tensor.defined() || !tensor.is_meta()) sink(i, tensor);
   }
-  ReplayReport total;
+  empty_weights::ReplayReport total;
   for (const Batch& batch : batches) {
     std::unordered_set<uint64_t> storages;
     for (const auto& item : batch.indices) storages.insert(item.first);
-    const ReplayReport report =
+    const empty_weights::ReplayReport report =
         replay(batch.recording, storages, [&](uint64_t storage, const c10::Storage& value) {
           for (const size_t i : batch.indices.at(storage)) sink(i, make(value, geometries[i]));
         });
@@ -167,7 +170,7 @@ ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink&
   return total;
 }
 
-void put_value(const at::Tensor& meta, const at::Tensor& value) {
+void empty_weights::put_value(const at::Tensor& meta, const at::Tensor& value) {
   if (!meta.is_meta() || !value.defined() || value.is_meta() || value.is_inference() ||
       value.layout() != meta.layout() || value.sizes() != meta.sizes()) {
     throw Error(
@@ -184,10 +187,10 @@ void put_value(const at::Tensor& meta, const at::Tensor& value) {
                             c10::toString(value.scalar_type())),
                 {.subject = {}, .hint = "give a floating-point tensor"});
   }
-  give_value(meta, value);
+  empty_weights::give_value(meta, value);
 }
 
-void give_value(const at::Tensor& variable, const at::Tensor& value) {
+void empty_weights::give_value(const at::Tensor& variable, const at::Tensor& value) {
   // A gradient accumulator made while the tensor was on meta would refuse real gradients.
   if (auto* const autograd = torch::autograd::impl::get_autograd_meta(variable)) {
     const std::lock_guard lock(autograd->mutex_);
@@ -196,8 +199,9 @@ void give_value(const at::Tensor& variable, const at::Tensor& value) {
   variable.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
 }
 
-void set_value(const at::Tensor& variable, const at::Tensor& value) {
-  variable.device() == value.device() ? variable.set_data(value) : give_value(variable, value);
+void empty_weights::set_value(const at::Tensor& variable, const at::Tensor& value) {
+  variable.device() == value.device() ? variable.set_data(value)
+                                      : empty_weights::give_value(variable, value);
 }
 
 }  // namespace coupler

@@ -12,7 +12,7 @@
 
 #include "empty_weights/replay.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 
 struct MetaTensor {
   std::string name;  // for messages
@@ -46,4 +46,4 @@ void give_value(const at::Tensor& variable, const at::Tensor& value);
 // Calls at::Tensor::set_data, or give_value if the device differs, which set_data may refuse.
 void set_value(const at::Tensor& variable, const at::Tensor& value);
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

@@ -12,7 +12,7 @@
 
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 namespace {
 
 using Kind = CallTensor::Kind;
@@ -213,4 +213,4 @@ RecordedOperation RecordedCall::operation() const {
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

@@ -11,7 +11,7 @@
 
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 
 struct CallTensor {
   enum class Kind {
@@ -67,4 +67,4 @@ class RecordedCall {
   std::vector<std::pair<c10::Storage, c10::Storage>> stand_ins_;  // real, meta
 };
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

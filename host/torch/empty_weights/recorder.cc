@@ -17,7 +17,7 @@
 #include "empty_weights/recording.h"
 #include "empty_weights/replay.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 namespace {
 
 using Kind = CallTensor::Kind;
@@ -256,4 +256,4 @@ void Recorder::record(const RecordedCall& call, Stack& results,
   recording_->append(std::move(operation), found);
 }
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

@@ -14,7 +14,7 @@
 #include "empty_weights/recorded_call.h"
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 
 class Recorder {
  public:
@@ -50,4 +50,4 @@ class Recorder {
   std::vector<std::shared_ptr<RawContent>> overwritten_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

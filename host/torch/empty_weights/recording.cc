@@ -11,7 +11,7 @@
 
 #include "empty_weights/replay.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 namespace {
 
 at::CPUGeneratorImpl& generator() {
@@ -206,4 +206,4 @@ void put(std::vector<c10::IValue>& values, Position position, const at::Tensor& 
   value = list;
 }
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

@@ -24,7 +24,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace coupler {
+namespace coupler::empty_weights {
 
 // The state of LibTorch's default CPU generator as a value. The functions take the generator's own
 // lock; any thread may call them.
@@ -200,4 +200,4 @@ at::Tensor get(const std::vector<c10::IValue>& values, Position position);
 // Copies a list before changing it, since copies of an IValue share their list.
 void put(std::vector<c10::IValue>& values, Position position, const at::Tensor& tensor);
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

@@ -19,7 +19,7 @@
 
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 namespace {
 
 bool writes_any(const RecordedOperation& operation, const std::unordered_set<uint64_t>& storages) {
@@ -281,4 +281,4 @@ std::optional<at::Tensor> value_of(const at::Tensor& recorded) {
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

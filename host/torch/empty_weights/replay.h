@@ -17,7 +17,7 @@
 
 #include "empty_weights/recording.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 
 // Plans which recorded operations must run to give some storages their values, and when each
 // storage's memory can be freed. Pure; the caller holds the recording's lock.
@@ -57,4 +57,4 @@ ReplayReport replay(const std::shared_ptr<Recording>& recording,
 // at random.
 std::optional<at::Tensor> value_of(const at::Tensor& recorded);
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

@@ -15,15 +15,15 @@
 #include "residency/offloaded_memory.h"
 #include "residency/unit.h"
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
 // Adam and AdamW differ in one call: where weight decay goes.
 template <class Options, auto kKernel>
 class AdamKernel : public FusedKernel {
  public:
-  AdamKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
-             const char* name)
+  AdamKernel(torch::optim::Optimizer& optimizer,
+             const std::vector<strategy::FlatParameters*>& models, const char* name)
       : FusedKernel(optimizer, models,
                     any_amsgrad(optimizer)
                         ? std::vector<std::string>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
@@ -66,7 +66,8 @@ void adamw(TensorList parameters, TensorList gradients, TensorList average, Tens
 
 class SgdKernel : public FusedKernel {
  public:
-  SgdKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models)
+  SgdKernel(torch::optim::Optimizer& optimizer,
+            const std::vector<strategy::FlatParameters*>& models)
       : FusedKernel(optimizer, models,
                     any_momentum(optimizer) ? std::vector<std::string>{"momentum_buffer"}
                                             : std::vector<std::string>{}) {}
@@ -91,7 +92,8 @@ class SgdKernel : public FusedKernel {
 
 // Zeros laid out like the group's parameters, in the memory for its state. name: of the group's
 // first parameter.
-at::Tensor zeros_for(const FlatGroup& group, const std::string& name, const std::string& state) {
+at::Tensor zeros_for(const strategy::FlatGroup& group, const std::string& name,
+                     const std::string& state) {
   const at::ScalarType type = group.parameters.scalar_type();
   return group.state_memory == nullptr
              ? at::zeros({group.parameters.numel()},
@@ -99,21 +101,23 @@ at::Tensor zeros_for(const FlatGroup& group, const std::string& name, const std:
              : group.state_memory->make(state + " of " + name, group.parameters.numel(), type);
 }
 
-bool is_in_none(const std::vector<FlatParameters*>& models, const at::Tensor& parameter) {
+bool is_in_none(const std::vector<strategy::FlatParameters*>& models, const at::Tensor& parameter) {
   return std::none_of(models.begin(), models.end(),
-                      [&](FlatParameters* model) { return model->find(parameter) >= 0; });
+                      [&](strategy::FlatParameters* model) { return model->find(parameter) >= 0; });
 }
 
 }  // namespace
 
 std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimizer,
-                                               const std::vector<FlatParameters*>& models,
+                                               const std::vector<strategy::FlatParameters*>& models,
                                                std::string& why) {
   // Only the kernel can offload state, so a frozen parameter must not rule out the kernel.
-  const bool may_be_frozen = std::any_of(models.begin(), models.end(), [](FlatParameters* model) {
-    return std::any_of(model->groups().begin(), model->groups().end(),
-                       [](const FlatGroup& group) { return group.state_memory != nullptr; });
-  });
+  const bool may_be_frozen =
+      std::any_of(models.begin(), models.end(), [](strategy::FlatParameters* model) {
+        return std::any_of(
+            model->groups().begin(), model->groups().end(),
+            [](const strategy::FlatGroup& group) { return group.state_memory != nullptr; });
+      });
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (is_in_none(models, parameter)) {
@@ -143,7 +147,7 @@ std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimize
 }
 
 FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
-                         const std::vector<FlatParameters*>& models,
+                         const std::vector<strategy::FlatParameters*>& models,
                          std::vector<std::string> state_names)
     : state_names_(std::move(state_names)) {
   std::vector<std::vector<torch::optim::OptimizerOptions*>> options(models.size());
@@ -159,10 +163,10 @@ FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
   }
   state_.resize(models.size());
   for (size_t m = 0; m < models.size(); ++m) {
-    FlatParameters& model = *models[m];
+    strategy::FlatParameters& model = *models[m];
     state_[m].resize(model.groups().size());
     for (size_t g = 0; g < model.groups().size(); ++g) {
-      const FlatGroup& group = model.groups()[g];
+      const strategy::FlatGroup& group = model.groups()[g];
       for (size_t i = group.first_slot; i < group.end_slot; ++i) {
         if (options[m][i] == nullptr) continue;
         std::vector<at::Tensor>& state = state_[m][g];
@@ -197,8 +201,8 @@ ParameterState FusedKernel::state_of(const at::Tensor& held) {
   ParameterState result{.steps = member.steps};
   for (size_t k = 0; k < state_names_.size(); ++k) {
     const at::Tensor& memory = (*member.state)[k];
-    result.tensors.emplace_back(state_names_[k],
-                                place_in(memory, member.slot->offset, {member.slot->numel}));
+    result.tensors.emplace_back(
+        state_names_[k], strategy::place_in(memory, member.slot->offset, {member.slot->numel}));
   }
   return result;
 }
@@ -230,7 +234,7 @@ void FusedKernel::step() {
   step(all_);
 }
 
-void FusedKernel::step_slots(const FlatParameters& model, size_t first, size_t end) {
+void FusedKernel::step_slots(const strategy::FlatParameters& model, size_t first, size_t end) {
   const auto is_within = [&](const Member& member) {
     return member.model == &model && member.slot_index >= first && member.slot_index < end;
   };
@@ -259,7 +263,7 @@ void FusedKernel::step(Runs& runs) {
   for (Batch& batch : runs.batches) {
     for (size_t run = 0; run < batch.member.size(); ++run) {
       if (batch.member[run] < 0) continue;
-      const FlatSlot& slot = *members_[static_cast<size_t>(batch.member[run])].slot;
+      const strategy::FlatSlot& slot = *members_[static_cast<size_t>(batch.member[run])].slot;
       batch.gradients[run] = slot.parameter.grad();
     }
     for (const at::Tensor& steps : batch.steps) steps.add_(1);
@@ -267,7 +271,7 @@ void FusedKernel::step(Runs& runs) {
       update(batch);
     } else {
       // The kernel's schema declares that it writes to gradients, but it does not.
-      InUse gradients(batch.gradients[0]);
+      residency::InUse gradients(batch.gradients[0]);
       update(batch);
       gradients.drop_writes();
     }
@@ -283,10 +287,12 @@ void FusedKernel::step(Runs& runs) {
 
 FusedKernel::Batch& FusedKernel::batch_for(Runs& runs, const Member& member) const {
   const bool first_step = member.steps == 0;
-  const FlatGroup& group = member.model->groups()[static_cast<size_t>(member.slot->group)];
-  const FlatGroup* const alone =
-      group.state_memory != nullptr || managed_storage_of(group.parameters) != nullptr ? &group
-                                                                                       : nullptr;
+  const strategy::FlatGroup& group =
+      member.model->groups()[static_cast<size_t>(member.slot->group)];
+  const strategy::FlatGroup* const alone =
+      group.state_memory != nullptr || residency::managed_storage_of(group.parameters) != nullptr
+          ? &group
+          : nullptr;
   for (Batch& batch : runs.batches) {
     if (batch.options == member.options && batch.first_step == first_step && batch.alone == alone) {
       return batch;
@@ -303,9 +309,9 @@ FusedKernel::Batch& FusedKernel::batch_for(Runs& runs, const Member& member) con
 // The end of a slot including its padding, so that a run is a whole number of vectors. Kernels
 // round the elements of a partial last vector differently, so results would depend on how memory is
 // divided over ranks.
-int64_t FusedKernel::padded_end(const FlatParameters& model, size_t slot_index) {
-  const FlatSlot& slot = model.slots()[slot_index];
-  const FlatGroup& group = model.groups()[static_cast<size_t>(slot.group)];
+int64_t FusedKernel::padded_end(const strategy::FlatParameters& model, size_t slot_index) {
+  const strategy::FlatSlot& slot = model.slots()[slot_index];
+  const strategy::FlatGroup& group = model.groups()[static_cast<size_t>(slot.group)];
   const int64_t unit = std::min<int64_t>(16, 64 / group.parameters.element_size());
   const int64_t end = slot.offset + slot.numel;
   const int64_t limit = slot_index + 1 < group.end_slot ? model.slots()[slot_index + 1].offset
@@ -333,16 +339,17 @@ void FusedKernel::cut(Runs& runs) const {
         ++end;
       }
     }
-    const FlatSlot& last = *members_[end - 1].slot;
+    const strategy::FlatSlot& last = *members_[end - 1].slot;
     const int64_t offset = first.slot->offset;
-    const FlatGroup& group = first.model->groups()[static_cast<size_t>(first.slot->group)];
+    const strategy::FlatGroup& group =
+        first.model->groups()[static_cast<size_t>(first.slot->group)];
     const bool flat = gradient(i) == Gradient::kFlat;
     const int64_t numel = (flat ? padded_end(*members_[end - 1].model, members_[end - 1].slot_index)
                                 : last.offset + last.numel) -
                           offset;
     const auto place = [&](const at::Tensor& memory) {
-      return place_in(memory, offset,
-                      flat ? at::IntArrayRef(numel) : first.slot->parameter.sizes());
+      return strategy::place_in(memory, offset,
+                                flat ? at::IntArrayRef(numel) : first.slot->parameter.sizes());
     };
     Batch& batch = batch_for(runs, first);
     batch.parameters.push_back(place(group.parameters));
@@ -358,4 +365,4 @@ void FusedKernel::cut(Runs& runs) const {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::optim

@@ -18,7 +18,7 @@
 #include "optim/torch_state.h"
 #include "strategy/flat_parameters.h"
 
-namespace coupler {
+namespace coupler::optim {
 
 class FusedKernel {
  public:
@@ -28,7 +28,7 @@ class FusedKernel {
   // flat memory of the models (with offloaded state, all that are not frozen). Otherwise returns
   // null and puts the reason into why.
   static std::unique_ptr<FusedKernel> make(torch::optim::Optimizer& optimizer,
-                                           const std::vector<FlatParameters*>& models,
+                                           const std::vector<strategy::FlatParameters*>& models,
                                            std::string& why);
 
   virtual std::string name() const = 0;
@@ -36,7 +36,7 @@ class FusedKernel {
   void step();
   // The same for slots [first, end) of one of the models. Drops their gradients, so that the next
   // step() skips them.
-  void step_slots(const FlatParameters& model, size_t first, size_t end);
+  void step_slots(const strategy::FlatParameters& model, size_t first, size_t end);
 
   // The state of a variable that the optimizer holds, as views of flat memory. A checkpoint's
   // loader writes to these and calls set_steps.
@@ -49,7 +49,7 @@ class FusedKernel {
   struct Batch {
     torch::optim::OptimizerOptions* options = nullptr;
     bool first_step = false;
-    const FlatGroup* alone = nullptr;  // the only group; null: any in memory
+    const strategy::FlatGroup* alone = nullptr;  // the only group; null: any in memory
     std::vector<at::Tensor> parameters, gradients;
     std::vector<std::vector<at::Tensor>> state;  // by state tensor of the kernel, then by run
     std::vector<at::Tensor> steps;               // 0-dim float, including this update
@@ -57,14 +57,15 @@ class FusedKernel {
   };
 
   // state_names: the kernel's state tensors, as torch::optim names them.
-  FusedKernel(torch::optim::Optimizer& optimizer, const std::vector<FlatParameters*>& models,
+  FusedKernel(torch::optim::Optimizer& optimizer,
+              const std::vector<strategy::FlatParameters*>& models,
               std::vector<std::string> state_names);
   virtual void update(Batch& batch) = 0;
 
  private:
   struct Member {
-    FlatParameters* model = nullptr;
-    FlatSlot* slot = nullptr;
+    strategy::FlatParameters* model = nullptr;
+    strategy::FlatSlot* slot = nullptr;
     size_t slot_index = 0;
     std::vector<at::Tensor>* state = nullptr;  // of its group: flat, laid out like the parameters
     torch::optim::OptimizerOptions* options = nullptr;
@@ -87,7 +88,7 @@ class FusedKernel {
   Runs runs_of(size_t first, size_t end) const;
   void step(Runs& runs);
   void cut(Runs& runs) const;
-  static int64_t padded_end(const FlatParameters& model, size_t slot_index);
+  static int64_t padded_end(const strategy::FlatParameters& model, size_t slot_index);
   Batch& batch_for(Runs& runs, const Member& member) const;
 
   std::vector<at::Tensor> frozen_;  // parameters the optimizer holds outside the models
@@ -99,4 +100,4 @@ class FusedKernel {
   std::vector<std::string> state_names_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::optim

@@ -14,7 +14,7 @@
 #include "residency/unit.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
 // LibTorch's kernel divides and checks in one pass. It takes tensors of one type at a time.
@@ -31,30 +31,33 @@ void unscale_and_check(const std::vector<at::Tensor>& gradients, at::Tensor over
            gradients[end].scalar_type() == gradients[begin].scalar_type()) {
       ++end;
     }
-    visit_in_groups({gradients.begin() + static_cast<std::ptrdiff_t>(begin),
-                     gradients.begin() + static_cast<std::ptrdiff_t>(end)},
-                    [&](at::TensorList bunch) {
-                      at::_amp_foreach_non_finite_check_and_unscale_(bunch, overflow, inverse);
-                    });
+    residency::visit_in_groups({gradients.begin() + static_cast<std::ptrdiff_t>(begin),
+                                gradients.begin() + static_cast<std::ptrdiff_t>(end)},
+                               [&](at::TensorList bunch) {
+                                 at::_amp_foreach_non_finite_check_and_unscale_(bunch, overflow,
+                                                                                inverse);
+                               });
   }
 }
 
 }  // namespace
 
-GradScaler::GradScaler(const TrainingConfig& config, std::shared_ptr<Communicator> comm)
+GradScaler::GradScaler(const config::TrainingConfig& config,
+                       std::shared_ptr<comm::Communicator> comm)
     : growth_factor_(config.loss_scale_growth_factor),
       backoff_factor_(config.loss_scale_backoff_factor),
       growth_interval_(config.loss_scale_growth_interval),
       comm_(std::move(comm)),
       scale_(config.loss_scale_init_scale) {}
 
-void GradScaler::add(const std::shared_ptr<ModelState>& model) {
+void GradScaler::add(const std::shared_ptr<strategy::ModelState>& model) {
   Entry& entry = entries_.emplace_back();
   entry.model = model;
   entry.key = model.get();
 }
 
-std::vector<GradScaler::Entry*> GradScaler::entries_of(const std::vector<ModelState*>& models) {
+std::vector<GradScaler::Entry*> GradScaler::entries_of(
+    const std::vector<strategy::ModelState*>& models) {
   std::vector<Entry*> result;
   for (Entry& entry : entries_) {
     if (std::find(models.begin(), models.end(), entry.key) == models.end()) continue;
@@ -64,7 +67,7 @@ std::vector<GradScaler::Entry*> GradScaler::entries_of(const std::vector<ModelSt
 }
 
 at::Tensor GradScaler::scale_loss(const at::Tensor& loss,
-                                  const std::vector<ModelState*>& expected) {
+                                  const std::vector<strategy::ModelState*>& expected) {
   for (Entry& entry : entries_) {
     // A model that this loss only might reach can still await its step, already unscaled.
     const bool reached = std::find(expected.begin(), expected.end(), entry.key) != expected.end();
@@ -76,7 +79,7 @@ at::Tensor GradScaler::scale_loss(const at::Tensor& loss,
   return (c10::elementSize(loss.scalar_type()) < 4 ? loss.to(at::kFloat) : loss) * scale_;
 }
 
-bool GradScaler::unscale(const std::vector<ModelState*>& models) {
+bool GradScaler::unscale(const std::vector<strategy::ModelState*>& models) {
   const at::NoGradGuard no_grad;
   const std::vector<Entry*> entries = entries_of(models);
   std::vector<Entry*> pending;
@@ -93,7 +96,7 @@ bool GradScaler::unscale(const std::vector<ModelState*>& models) {
       unscale_and_check(model->own_gradients(), overflow.narrow(0, static_cast<int64_t>(i), 1),
                         inverse);
     }
-    if (comm_->size() > 1) comm_->run(all_reduce_op(overflow, DB_MAX));
+    if (comm_->size() > 1) comm_->run(tensors::all_reduce_op(overflow, DB_MAX));
     const at::Tensor found = overflow.cpu();
     const auto* const flags = found.const_data_ptr<float>();
     for (size_t i = 0; i < pending.size(); ++i) {
@@ -105,7 +108,7 @@ bool GradScaler::unscale(const std::vector<ModelState*>& models) {
                      [](const Entry* entry) { return entry->overflow; });
 }
 
-void GradScaler::update(const std::vector<ModelState*>& models) {
+void GradScaler::update(const std::vector<strategy::ModelState*>& models) {
   bool any = false, overflow = false;
   for (Entry* entry : entries_of(models)) {
     entry->done = true;
@@ -146,7 +149,7 @@ void GradScaler::set_scale(double scale) {
   for (const Entry& entry : entries_) {
     const auto model = entry.model.lock();
     if (model == nullptr) continue;
-    for (const StateTensor& state : model->state_tensors()) {
+    for (const strategy::StateTensor& state : model->state_tensors()) {
       if (state.scales_with_loss) state.tensor.mul_(next / scale_);
     }
   }
@@ -165,7 +168,7 @@ void GradScaler::rescale_pending(double factor) {
 }
 
 // Entries stay unscaled until the next backward: another optimizer may still need its part.
-void GradScaler::gradients_dropped(const std::vector<ModelState*>& models) {
+void GradScaler::gradients_dropped(const std::vector<strategy::ModelState*>& models) {
   for (Entry* entry : entries_of(models)) entry->done = true;
 }
 
@@ -185,4 +188,4 @@ void GradScaler::load_state(const State& state) {
   good_steps_ = state.good_steps;
 }
 
-}  // namespace coupler
+}  // namespace coupler::optim

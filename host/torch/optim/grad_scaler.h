@@ -20,7 +20,7 @@
 #include "config/config.h"
 #include "strategy/model_state.h"
 
-namespace coupler {
+namespace coupler::optim {
 
 class GradScaler {
  public:
@@ -30,21 +30,21 @@ class GradScaler {
     int64_t good_steps = 0;  // without overflow since the scale changed
   };
 
-  GradScaler(const TrainingConfig& config, std::shared_ptr<Communicator> comm);
+  GradScaler(const config::TrainingConfig& config, std::shared_ptr<comm::Communicator> comm);
 
   // A model whose gradients are to be unscaled.
-  void add(const std::shared_ptr<ModelState>& model);
+  void add(const std::shared_ptr<strategy::ModelState>& model);
 
   // The loss to run backward on. expected: the models that it is known to reach.
-  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<ModelState*>& expected);
+  at::Tensor scale_loss(const at::Tensor& loss, const std::vector<strategy::ModelState*>& expected);
 
   // Unscales the gradients of these models, unless that was done. Returns whether one of them has
   // an infinite or NaN gradient on any rank. Collective.
-  bool unscale(const std::vector<ModelState*>& models);
+  bool unscale(const std::vector<strategy::ModelState*>& models);
   // Adjusts the scale. Call after unscale, when an optimizer of these models stepped or skipped.
-  void update(const std::vector<ModelState*>& models);
+  void update(const std::vector<strategy::ModelState*>& models);
   // Some or all gradients of these models were dropped.
-  void gradients_dropped(const std::vector<ModelState*>& models);
+  void gradients_dropped(const std::vector<strategy::ModelState*>& models);
 
   double scale() const { return scale_; }
   State state() const { return {scale_, good_steps_}; }
@@ -53,24 +53,24 @@ class GradScaler {
 
  private:
   struct Entry {
-    std::weak_ptr<ModelState> model;
-    const ModelState* key = nullptr;
+    std::weak_ptr<strategy::ModelState> model;
+    const strategy::ModelState* key = nullptr;
     bool unscaled = false;
     bool overflow = false;  // found by unscaling
     bool counted = false;   // by update
     bool done = false;      // stepped or dropped: the next backward starts afresh
   };
-  std::vector<Entry*> entries_of(const std::vector<ModelState*>& models);
+  std::vector<Entry*> entries_of(const std::vector<strategy::ModelState*>& models);
   void set_scale(double scale);
   void rescale_pending(double factor);
 
   const double growth_factor_, backoff_factor_;
   const int64_t growth_interval_;
-  std::shared_ptr<Communicator> comm_;
+  std::shared_ptr<comm::Communicator> comm_;
   std::vector<Entry> entries_;
   double scale_;
   int64_t good_steps_ = 0;
   bool warned_ = false;
 };
 
-}  // namespace coupler
+}  // namespace coupler::optim

@@ -30,8 +30,9 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<ModelState*> models,
-                               StepRules rules)
+optim::OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
+                                      std::vector<strategy::ModelState*> models,
+                                      optim::StepRules rules)
     : optimizer_(optimizer), models_(std::move(models)), rules_(std::move(rules)) {
   hold_own_parts();
   if (rules_.scaler != nullptr) require_unscalable();
@@ -42,7 +43,7 @@ OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, std::vector<M
   if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
 }
 
-void OptimizerState::hold_own_parts() {
+void optim::OptimizerState::hold_own_parts() {
   bool changed = false, divided = false;
   std::unordered_map<const at::TensorImpl*, size_t> group_of;
   std::vector<std::vector<at::Tensor>> held;
@@ -58,9 +59,9 @@ void OptimizerState::hold_own_parts() {
         changed = true;
         continue;
       }
-      const auto model = std::find_if(models_.begin(), models_.end(), [&](const ModelState* known) {
-        return known->has(parameter);
-      });
+      const auto model =
+          std::find_if(models_.begin(), models_.end(),
+                       [&](const strategy::ModelState* known) { return known->has(parameter); });
       at::Tensor own = parameter;
       Given& from = given.emplace_back();
       if (model != models_.end()) {
@@ -78,7 +79,7 @@ void OptimizerState::hold_own_parts() {
 }
 
 // Called before this rank's parts replace whole parameters.
-void OptimizerState::require_divisible() const {
+void optim::OptimizerState::require_divisible() const {
   if (!optimizer_.state().empty()) {
     throw Error(ErrorCode::kUsage,
                 "the optimizer took steps before prepare: its state of whole parameters cannot be "
@@ -95,7 +96,7 @@ void OptimizerState::require_divisible() const {
 }
 
 // Unscaling in fp16 would lose what scaling preserved.
-void OptimizerState::require_unscalable() const {
+void optim::OptimizerState::require_unscalable() const {
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.requires_grad() || parameter.scalar_type() != at::kHalf) continue;
@@ -109,18 +110,19 @@ void OptimizerState::require_unscalable() const {
   }
 }
 
-std::unique_ptr<FusedKernel> OptimizerState::make_kernel() {
-  std::vector<FlatParameters*> flats;
-  for (ModelState* model : models_) flats.push_back(&model->flat());
-  return FusedKernel::make(optimizer_, flats, not_fused_);
+std::unique_ptr<optim::FusedKernel> optim::OptimizerState::make_kernel() {
+  std::vector<strategy::FlatParameters*> flats;
+  for (strategy::ModelState* model : models_) flats.push_back(&model->flat());
+  return optim::FusedKernel::make(optimizer_, flats, not_fused_);
 }
 
 // torch::optim allocates and owns its state, so it cannot be offloaded.
-void OptimizerState::require_state_in_memory() const {
-  for (ModelState* model : models_) {
+void optim::OptimizerState::require_state_in_memory() const {
+  for (strategy::ModelState* model : models_) {
     const auto& groups = model->flat().groups();
-    if (std::all_of(groups.begin(), groups.end(),
-                    [](const FlatGroup& group) { return group.state_memory == nullptr; })) {
+    if (std::all_of(groups.begin(), groups.end(), [](const strategy::FlatGroup& group) {
+          return group.state_memory == nullptr;
+        })) {
       continue;
     }
     throw Error(ErrorCode::kUnsupported,
@@ -130,7 +132,7 @@ void OptimizerState::require_state_in_memory() const {
   }
 }
 
-void OptimizerState::require_backward_can_update() const {
+void optim::OptimizerState::require_backward_can_update() const {
   if (kernel_ != nullptr) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("training.optimizer_in_backward is true, but this optimizer updates all "
@@ -140,7 +142,7 @@ void OptimizerState::require_backward_can_update() const {
                .hint = "use torch::optim::SGD, Adam or AdamW, or set it to false"});
 }
 
-void OptimizerState::on_backward_begin() {
+void optim::OptimizerState::on_backward_begin() {
   if (accumulating()) return;
   if (std::exchange(took_gradients_, true)) {
     throw Error(ErrorCode::kUsage,
@@ -153,11 +155,12 @@ void OptimizerState::on_backward_begin() {
   }
 }
 
-void OptimizerState::on_gradients_ready(FlatParameters& flat, size_t first, size_t end) {
+void optim::OptimizerState::on_gradients_ready(strategy::FlatParameters& flat, size_t first,
+                                               size_t end) {
   if (!accumulating()) kernel_->step_slots(flat, first, end);
 }
 
-void OptimizerState::step() {
+void optim::OptimizerState::step() {
   stepped_scope_ = rules_.loop->scope;
   if (accumulating()) return;
   took_gradients_ = false;
@@ -175,19 +178,20 @@ void OptimizerState::step() {
   } else {
     optimizer_.step();
   }
-  for (ModelState* model : models_) model->parameters_changed(ParameterWriter::kOptimizer);
+  for (strategy::ModelState* model : models_)
+    model->parameters_changed(strategy::ParameterWriter::kOptimizer);
   if (rules_.after_update) rules_.after_update();
   ++steps_;
 }
 
-ParameterState OptimizerState::state_of(const at::Tensor& held) {
-  if (kernel_ == nullptr) return torch_state_of(optimizer_, held);
-  ParameterState state = kernel_->state_of(held);
+optim::ParameterState optim::OptimizerState::state_of(const at::Tensor& held) {
+  if (kernel_ == nullptr) return optim::torch_state_of(optimizer_, held);
+  optim::ParameterState state = kernel_->state_of(held);
   if (state.steps == 0) state.tensors.clear();
   return state;
 }
 
-void OptimizerState::forget(const at::Tensor& held) {
+void optim::OptimizerState::forget(const at::Tensor& held) {
   if (kernel_ == nullptr) {
     optimizer_.state().erase(held.unsafeGetTensorImpl());
     return;
@@ -197,10 +201,10 @@ void OptimizerState::forget(const at::Tensor& held) {
   for (auto& [name, values] : kernel_->state_of(held).tensors) values.zero_();
 }
 
-ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
-                                          const std::vector<std::string>& names) {
-  if (kernel_ == nullptr) return make_torch_state(optimizer_, held, steps, names);
-  ParameterState state = kernel_->state_of(held);
+optim::ParameterState optim::OptimizerState::make_state(const at::Tensor& held, int64_t steps,
+                                                        const std::vector<std::string>& names) {
+  if (kernel_ == nullptr) return optim::make_torch_state(optimizer_, held, steps, names);
+  optim::ParameterState state = kernel_->state_of(held);
   const bool same = state.tensors.size() == names.size() &&
                     std::all_of(state.tensors.begin(), state.tensors.end(), [&](const auto& own) {
                       return std::find(names.begin(), names.end(), own.first) != names.end();
@@ -219,7 +223,7 @@ ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
   return state;
 }
 
-void OptimizerState::zero_grad(bool set_to_none) {
+void optim::OptimizerState::zero_grad(bool set_to_none) {
   if (!drops_gradients()) return;
   optimizer_.zero_grad(set_to_none);
   if (rules_.scaler != nullptr) rules_.scaler->gradients_dropped(models_);
@@ -227,14 +231,14 @@ void OptimizerState::zero_grad(bool set_to_none) {
 
 // Loops call zero_grad before backward or after step. In either order, accumulated gradients are
 // kept within a window: they are dropped before its first backward, or after its last.
-bool OptimizerState::drops_gradients() const {
-  const StepState& loop = *rules_.loop;
+bool optim::OptimizerState::drops_gradients() const {
+  const optim::StepState& loop = *rules_.loop;
   if (loop.scope == 0) return true;
   if (stepped_scope_ == loop.scope) return loop.sync;
   return loop.first_of_window || (loop.sync && loop.backward_of_only);
 }
 
-std::string OptimizerState::description() const {
+std::string optim::OptimizerState::description() const {
   if (kernel_ == nullptr) return fmt::format("unmodified torch::optim: {}", not_fused_);
   return fmt::format("fused {}{}", kernel_->name(), rules_.in_backward ? ", in backward" : "");
 }

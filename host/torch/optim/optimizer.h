@@ -15,7 +15,7 @@
 #include "strategy/gradient_sync.h"
 #include "strategy/model_state.h"
 
-namespace coupler {
+namespace coupler::optim {
 
 // The loop's position in gradient accumulation, which decides whether an optimizer's step and
 // zero_grad act. Owned by the Accelerator.
@@ -34,13 +34,13 @@ struct StepRules {
   std::function<void()> after_update;  // null: nothing
 };
 
-class OptimizerState final : public GradientConsumer {
+class OptimizerState final : public strategy::GradientConsumer {
  public:
   // models: those that the optimizer's parameters belong to; they must outlive this. If a model is
   // sharded, the optimizer's parameter groups hold this rank's parts afterwards and keep their
   // options. A parameter that a group lists several times is kept once. Throws Error(kUnsupported)
   // if gradients to be unscaled are themselves fp16, or if the rules cannot be followed.
-  OptimizerState(torch::optim::Optimizer& optimizer, std::vector<ModelState*> models,
+  OptimizerState(torch::optim::Optimizer& optimizer, std::vector<strategy::ModelState*> models,
                  StepRules rules);
 
   void step();
@@ -48,7 +48,7 @@ class OptimizerState final : public GradientConsumer {
 
   // Called with rules.in_backward only.
   void on_backward_begin() override;
-  void on_gradients_ready(FlatParameters& flat, size_t first, size_t end) override;
+  void on_gradients_ready(strategy::FlatParameters& flat, size_t first, size_t end) override;
 
   torch::optim::Optimizer& torch_optimizer() { return optimizer_; }
   bool accumulating() const { return !rules_.loop->sync; }
@@ -59,8 +59,8 @@ class OptimizerState final : public GradientConsumer {
   // ---- For checkpoints ----
   // The parameters as given by the caller, by group, each once.
   struct Given {
-    ModelState* model = nullptr;  // null: in no model
-    size_t parameter = 0;         // index in the model
+    strategy::ModelState* model = nullptr;  // null: in no model
+    size_t parameter = 0;                   // index in the model
   };
   const std::vector<std::vector<Given>>& given() const { return given_; }
   // The state of a variable that the optimizer holds. Throws Error(kUnsupported) for an unknown
@@ -87,7 +87,7 @@ class OptimizerState final : public GradientConsumer {
   std::unique_ptr<FusedKernel> make_kernel();
 
   torch::optim::Optimizer& optimizer_;
-  std::vector<ModelState*> models_;
+  std::vector<strategy::ModelState*> models_;
   std::vector<std::vector<Given>> given_;
   size_t parameters_;      // number at prepare; step() rejects later additions
   std::string not_fused_;  // the reason; before kernel_, whose creation sets it
@@ -99,4 +99,4 @@ class OptimizerState final : public GradientConsumer {
   int64_t steps_ = 0;
 };
 
-}  // namespace coupler
+}  // namespace coupler::optim

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <typeinfo>
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
 class ScheduleDriver final : public RateDriver {
@@ -218,4 +218,4 @@ std::unique_ptr<RateDriver> RateDriver::of(const TorchSchedule& schedule) {
                                          schedule.unit());
 }
 
-}  // namespace coupler
+}  // namespace coupler::optim

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::optim {
 
 class RateDriver {
  public:
@@ -42,4 +42,4 @@ void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& ra
 // Throws Error(kInvalidArgument) naming the group if a rate is negative, infinite or NaN.
 void require_rates(const std::vector<double>& rates, const std::string& whose);
 
-}  // namespace coupler
+}  // namespace coupler::optim

@@ -11,11 +11,11 @@
 #include "optim/optimizer.h"
 #include "optim/rate_driver.h"
 
-namespace coupler {
+namespace coupler::optim {
 
 class SchedulerCore {
  public:
-  SchedulerCore(std::unique_ptr<RateDriver> driver, std::shared_ptr<Communicator> comm)
+  SchedulerCore(std::unique_ptr<RateDriver> driver, std::shared_ptr<comm::Communicator> comm)
       : driver_(std::move(driver)), comm_(std::move(comm)) {}
 
   // Finds the optimizer among the prepared ones and sets its first rates. Throws Error(kUsage) if
@@ -35,9 +35,9 @@ class SchedulerCore {
   void advance(double metric);
 
   std::unique_ptr<RateDriver> driver_;
-  std::shared_ptr<Communicator> comm_;
+  std::shared_ptr<comm::Communicator> comm_;
   std::shared_ptr<OptimizerState> optimizer_;
   int64_t steps_ = 0;
 };
 
-}  // namespace coupler
+}  // namespace coupler::optim

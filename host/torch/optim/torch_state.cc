@@ -16,13 +16,12 @@
 #include <tuple>
 #include <typeinfo>
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
-namespace optim = torch::optim;
 using nlohmann::json;
 
-[[noreturn]] void refuse_optimizer(const optim::Optimizer& optimizer) {
+[[noreturn]] void refuse_optimizer(const torch::optim::Optimizer& optimizer) {
   const std::string type = optimizer_type(optimizer);
   throw Error(ErrorCode::kUnsupported,
               fmt::format("the state of the optimizer {} cannot be saved: only SGD, Adam, AdamW, "
@@ -34,7 +33,7 @@ using nlohmann::json;
 // ---- State: one function per kind visits the tensors by name and returns the step count ----
 
 template <class Visit>
-int64_t* show(optim::SGDParamState& state, const Visit& visit) {
+int64_t* show(torch::optim::SGDParamState& state, const Visit& visit) {
   visit("momentum_buffer", state.momentum_buffer());
   return nullptr;
 }
@@ -46,28 +45,28 @@ int64_t* show_adam(State& state, const Visit& visit) {
   return &state.step();
 }
 template <class Visit>
-int64_t* show(optim::AdamParamState& state, const Visit& visit) {
+int64_t* show(torch::optim::AdamParamState& state, const Visit& visit) {
   return show_adam(state, visit);
 }
 template <class Visit>
-int64_t* show(optim::AdamWParamState& state, const Visit& visit) {
+int64_t* show(torch::optim::AdamWParamState& state, const Visit& visit) {
   return show_adam(state, visit);
 }
 template <class Visit>
-int64_t* show(optim::RMSpropParamState& state, const Visit& visit) {
+int64_t* show(torch::optim::RMSpropParamState& state, const Visit& visit) {
   visit("square_avg", state.square_avg());
   visit("momentum_buffer", state.momentum_buffer());
   visit("grad_avg", state.grad_avg());
   return &state.step();
 }
 template <class Visit>
-int64_t* show(optim::AdagradParamState& state, const Visit& visit) {
+int64_t* show(torch::optim::AdagradParamState& state, const Visit& visit) {
   visit("sum", state.sum());
   return &state.step();
 }
 
 template <class State>
-std::optional<ParameterState> read_as(optim::OptimizerParamState& base) {
+std::optional<ParameterState> read_as(torch::optim::OptimizerParamState& base) {
   auto* state = dynamic_cast<State*>(&base);
   if (state == nullptr) return std::nullopt;
   ParameterState result;
@@ -80,8 +79,8 @@ std::optional<ParameterState> read_as(optim::OptimizerParamState& base) {
 }
 
 template <class State>
-std::unique_ptr<optim::OptimizerParamState> make_as(const at::Tensor& held, int64_t steps,
-                                                    const std::vector<std::string>& names) {
+std::unique_ptr<torch::optim::OptimizerParamState> make_as(const at::Tensor& held, int64_t steps,
+                                                           const std::vector<std::string>& names) {
   auto state = std::make_unique<State>();
   size_t found = 0;
   int64_t* counted = show(*state, [&](const char* name, at::Tensor& tensor) {
@@ -106,27 +105,27 @@ void show_betas(Options& options, const Visit& visit) {
 
 // Returns whether the kind is known.
 template <class Visit>
-bool show_options(optim::OptimizerOptions& base, const Visit& visit) {
-  if (auto* sgd = dynamic_cast<optim::SGDOptions*>(&base)) {
+bool show_options(torch::optim::OptimizerOptions& base, const Visit& visit) {
+  if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&base)) {
     visit("lr", sgd->lr());
     visit("momentum", sgd->momentum());
     visit("dampening", sgd->dampening());
     visit("weight_decay", sgd->weight_decay());
     visit("nesterov", sgd->nesterov());
-  } else if (auto* adam = dynamic_cast<optim::AdamOptions*>(&base)) {
+  } else if (auto* adam = dynamic_cast<torch::optim::AdamOptions*>(&base)) {
     visit("lr", adam->lr());
     show_betas(*adam, visit);
-  } else if (auto* adamw = dynamic_cast<optim::AdamWOptions*>(&base)) {
+  } else if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&base)) {
     visit("lr", adamw->lr());
     show_betas(*adamw, visit);
-  } else if (auto* rmsprop = dynamic_cast<optim::RMSpropOptions*>(&base)) {
+  } else if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropOptions*>(&base)) {
     visit("lr", rmsprop->lr());
     visit("alpha", rmsprop->alpha());
     visit("eps", rmsprop->eps());
     visit("weight_decay", rmsprop->weight_decay());
     visit("momentum", rmsprop->momentum());
     visit("centered", rmsprop->centered());
-  } else if (auto* adagrad = dynamic_cast<optim::AdagradOptions*>(&base)) {
+  } else if (auto* adagrad = dynamic_cast<torch::optim::AdagradOptions*>(&base)) {
     visit("lr", adagrad->lr());
     visit("lr_decay", adagrad->lr_decay());
     visit("weight_decay", adagrad->weight_decay());
@@ -180,28 +179,28 @@ std::string optimizer_type(const torch::optim::Optimizer& optimizer) {
 ParameterState torch_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& held) {
   const auto found = optimizer.state().find(held.unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return {};
-  optim::OptimizerParamState& state = *found->second;
-  if (auto sgd = read_as<optim::SGDParamState>(state)) return *std::move(sgd);
-  if (auto adam = read_as<optim::AdamParamState>(state)) return *std::move(adam);
-  if (auto adamw = read_as<optim::AdamWParamState>(state)) return *std::move(adamw);
-  if (auto rmsprop = read_as<optim::RMSpropParamState>(state)) return *std::move(rmsprop);
-  if (auto adagrad = read_as<optim::AdagradParamState>(state)) return *std::move(adagrad);
+  torch::optim::OptimizerParamState& state = *found->second;
+  if (auto sgd = read_as<torch::optim::SGDParamState>(state)) return *std::move(sgd);
+  if (auto adam = read_as<torch::optim::AdamParamState>(state)) return *std::move(adam);
+  if (auto adamw = read_as<torch::optim::AdamWParamState>(state)) return *std::move(adamw);
+  if (auto rmsprop = read_as<torch::optim::RMSpropParamState>(state)) return *std::move(rmsprop);
+  if (auto adagrad = read_as<torch::optim::AdagradParamState>(state)) return *std::move(adagrad);
   refuse_optimizer(optimizer);
 }
 
 ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Tensor& held,
                                 int64_t steps, const std::vector<std::string>& names) {
-  std::unique_ptr<optim::OptimizerParamState> state;
-  if (dynamic_cast<optim::SGD*>(&optimizer) != nullptr) {
-    state = make_as<optim::SGDParamState>(held, steps, names);
-  } else if (dynamic_cast<optim::Adam*>(&optimizer) != nullptr) {
-    state = make_as<optim::AdamParamState>(held, steps, names);
-  } else if (dynamic_cast<optim::AdamW*>(&optimizer) != nullptr) {
-    state = make_as<optim::AdamWParamState>(held, steps, names);
-  } else if (dynamic_cast<optim::RMSprop*>(&optimizer) != nullptr) {
-    state = make_as<optim::RMSpropParamState>(held, steps, names);
-  } else if (dynamic_cast<optim::Adagrad*>(&optimizer) != nullptr) {
-    state = make_as<optim::AdagradParamState>(held, steps, names);
+  std::unique_ptr<torch::optim::OptimizerParamState> state;
+  if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr) {
+    state = make_as<torch::optim::SGDParamState>(held, steps, names);
+  } else if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) {
+    state = make_as<torch::optim::AdamParamState>(held, steps, names);
+  } else if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) {
+    state = make_as<torch::optim::AdamWParamState>(held, steps, names);
+  } else if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) {
+    state = make_as<torch::optim::RMSpropParamState>(held, steps, names);
+  } else if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) {
+    state = make_as<torch::optim::AdagradParamState>(held, steps, names);
   } else {
     refuse_optimizer(optimizer);
   }
@@ -232,4 +231,4 @@ void set_options(const torch::optim::Optimizer& optimizer, torch::optim::Optimiz
   show_options(options, SetOption{values});
 }
 
-}  // namespace coupler
+}  // namespace coupler::optim

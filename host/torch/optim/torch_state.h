@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace coupler {
+namespace coupler::optim {
 
 // For any kind of optimizer. Plain data.
 struct ParameterState {
@@ -41,4 +41,4 @@ nlohmann::json options_of(const torch::optim::Optimizer& optimizer,
 void set_options(const torch::optim::Optimizer& optimizer, torch::optim::OptimizerOptions& options,
                  const nlohmann::json& values);
 
-}  // namespace coupler
+}  // namespace coupler::optim

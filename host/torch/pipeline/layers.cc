@@ -10,10 +10,10 @@
 #include <set>
 #include <unordered_map>
 
-namespace coupler {
+namespace coupler::pipelining {
 namespace {
 
-[[noreturn]] void refuse_layers(const Model& model, const std::string& what,
+[[noreturn]] void refuse_layers(const strategy::Model& model, const std::string& what,
                                 const std::string& hint) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("the chain of layers of '{}': {}", model.name, what),
@@ -51,7 +51,7 @@ std::vector<std::string> LayerList::names() const {
   return result;
 }
 
-LayerList layer_list_of(torch::nn::Module& module, const Model& model) {
+LayerList layer_list_of(torch::nn::Module& module, const strategy::Model& model) {
   std::vector<PipelineLayer> layers;
   if (!expand(module, "", layers)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -148,7 +148,7 @@ class EvaluationMode {
 
 }  // namespace
 
-std::vector<double> bytes_of_layers(const LayerList& layers, const Model& model) {
+std::vector<double> bytes_of_layers(const LayerList& layers, const strategy::Model& model) {
   std::vector<double> result;
   for (const LayerEntry& entry : layers.entries) {
     double bytes = 0;
@@ -160,10 +160,10 @@ std::vector<double> bytes_of_layers(const LayerList& layers, const Model& model)
   return result;
 }
 
-std::vector<double> seconds_of_layers(const LayerList& layers, const Model& model,
+std::vector<double> seconds_of_layers(const LayerList& layers, const strategy::Model& model,
                                       torch::nn::Module& module, const Values& example) {
   constexpr int kTurns = 4;  // the first of which warms up
-  for (const ModelParameter& parameter : model.parameters) {
+  for (const strategy::ModelParameter& parameter : model.parameters) {
     if (!parameter.tensor.is_meta()) continue;
     throw Error(ErrorCode::kUsage,
                 fmt::format("cannot time the layers on example_inputs: '{}' is not in memory",
@@ -191,4 +191,4 @@ std::vector<double> seconds_of_layers(const LayerList& layers, const Model& mode
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

@@ -10,7 +10,7 @@
 
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::pipelining {
 
 using Values = PipelineLayer::Values;
 
@@ -28,7 +28,7 @@ struct LayerList {
 // named "outer.inner"), or those listed by the model's own PipelineLayers. Throws
 // Error(kInvalidArgument) for any other model, with what to implement; for empty or equal layer
 // names; if a layer uses a parameter that the model does not have; if a parameter is in no layer.
-LayerList layer_list_of(torch::nn::Module& module, const Model& model);
+LayerList layer_list_of(torch::nn::Module& module, const strategy::Model& model);
 
 // Throws Error(kInvalidArgument) naming the layer if it takes one tensor but gets several.
 Values run_layer(const PipelineLayer& layer, const Values& values);
@@ -36,11 +36,11 @@ Values run_layer(const PipelineLayer& layer, const Values& values);
 // The cost of each layer, for the cut into stages. Used by the training thread.
 
 // Bytes of each layer's parameters; a tied one counts in every layer, as it is kept there.
-std::vector<double> bytes_of_layers(const LayerList& layers, const Model& model);
+std::vector<double> bytes_of_layers(const LayerList& layers, const strategy::Model& model);
 
 // Seconds of each layer's forward on one micro-batch, the least of a few runs, in evaluation mode,
 // so that no state changes. Throws Error(kUsage) if the model's weights are not in memory.
-std::vector<double> seconds_of_layers(const LayerList& layers, const Model& model,
+std::vector<double> seconds_of_layers(const LayerList& layers, const strategy::Model& model,
                                       torch::nn::Module& module, const Values& example);
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

@@ -9,7 +9,7 @@
 
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::pipelining {
 
 ValueMeta meta_of(const std::vector<at::Tensor>& values) {
   ValueMeta meta;
@@ -40,7 +40,7 @@ at::Tensor header_of(const ValueMeta& meta) {
   int64_t* next = header.mutable_data_ptr<int64_t>();
   *next++ = static_cast<int64_t>(meta.size());
   for (const TensorMeta& tensor : meta) {
-    to_db_dtype(tensor.type);  // throws
+    tensors::to_db_dtype(tensor.type);  // throws
     const auto dimensions = static_cast<int64_t>(tensor.sizes.size());
     if (dimensions > kMaxWireDimensions) {
       throw Error(
@@ -88,8 +88,8 @@ namespace {
 constexpr int64_t kTags = 1 << 14;
 
 // Waits for aborted operations; the caller reports why they were aborted.
-void forget(std::vector<Work>& works) {
-  for (Work& work : works) {
+void forget(std::vector<comm::Work>& works) {
+  for (comm::Work& work : works) {
     try {
       work.wait();
     } catch (const Error&) {
@@ -98,8 +98,8 @@ void forget(std::vector<Work>& works) {
   }
 }
 
-bool is_done(std::vector<Work>& works) {
-  for (Work& work : works) {
+bool is_done(std::vector<comm::Work>& works) {
+  for (comm::Work& work : works) {
     if (!work.done()) return false;
   }
   return true;
@@ -109,7 +109,7 @@ bool is_done(std::vector<Work>& works) {
 
 // If the backend cannot use the device's memory, operations on it would complete when submitted,
 // and receives could not be posted ahead. So messages then go through host memory.
-StageLink::StageLink(std::shared_ptr<Communicator> comm, int peer, c10::Device device)
+StageLink::StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::Device device)
     : comm_(std::move(comm)),
       peer_(peer),
       device_(device),
@@ -120,11 +120,11 @@ StageLink::~StageLink() = default;
 db_op StageLink::op(db_kind kind, const at::Tensor& tensor) {
   db_op result{};
   result.kind = kind;
-  result.dtype = to_db_dtype(tensor.scalar_type());
+  result.dtype = tensors::to_db_dtype(tensor.scalar_type());
   result.send = tensor.const_data_ptr();
   result.recv = tensor.mutable_data_ptr();
   result.count = static_cast<uint64_t>(tensor.numel());
-  result.memory = memory_of(tensor.device());
+  result.memory = tensors::memory_of(tensor.device());
   result.root_or_peer = peer_;
   result.tag = static_cast<int32_t>(messages_++ % kTags);
   return result;
@@ -145,7 +145,7 @@ void StageLink::send(const std::vector<at::Tensor>& values, bool header) {
 
 void StageLink::finish() {
   while (!sent_.empty()) {
-    for (Work& work : sent_.front().works) work.wait();
+    for (comm::Work& work : sent_.front().works) work.wait();
     sent_.pop_front();
   }
 }
@@ -168,7 +168,7 @@ ValueMeta StageLink::receive_meta() {
 
 std::vector<at::Tensor> StageLink::receive() {
   Message& message = expected_.front();
-  for (Work& work : message.works) work.wait();
+  for (comm::Work& work : message.works) work.wait();
   std::vector<at::Tensor> values = std::move(message.values);
   expected_.pop_front();
   for (at::Tensor& value : values) value = value.to(device_);
@@ -183,7 +183,7 @@ void StageLink::abort(const std::string& why) {
   expected_.clear();
 }
 
-StageLinks::StageLinks(Communicator& comm, c10::Device device)
+StageLinks::StageLinks(comm::Communicator& comm, c10::Device device)
     : stage(comm.rank()), stages(comm.size()) {
   if (stages == 1) return;
   // The pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …: a stage is in at most one of each.
@@ -218,4 +218,4 @@ void StageLinks::abort(const std::string& why) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

@@ -15,7 +15,7 @@
 
 #include "comm/communicator.h"
 
-namespace coupler {
+namespace coupler::pipelining {
 
 // ValueMeta: what a rank must know to receive a value: how many tensors it has, their types and
 // shapes. It is sent as a fixed-size header ahead of the first such value. Pure functions.
@@ -43,7 +43,7 @@ ValueMeta meta_in(const at::Tensor& header);
 class StageLink {
  public:
   // peer: the other of comm's two ranks. device: where received tensors are put.
-  StageLink(std::shared_ptr<Communicator> comm, int peer, c10::Device device);
+  StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::Device device);
   ~StageLink();
   StageLink(const StageLink&) = delete;
   StageLink& operator=(const StageLink&) = delete;
@@ -67,11 +67,11 @@ class StageLink {
  private:
   struct Message {  // tensors must outlive their operations, so they are declared first
     std::vector<at::Tensor> values;
-    std::vector<Work> works;
+    std::vector<comm::Work> works;
   };
   db_op op(db_kind kind, const at::Tensor& tensor);
 
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<comm::Communicator> comm_;
   const int peer_;
   const c10::Device device_;
   const c10::Device wire_;  // the memory that messages go through
@@ -85,7 +85,7 @@ class StageLink {
 struct StageLinks {
   // stages: the communicator whose ranks are the stages, in order. Each pair of neighbors gets a
   // communicator for each direction. Collective.
-  StageLinks(Communicator& stages, c10::Device device);
+  StageLinks(comm::Communicator& stages, c10::Device device);
 
   bool is_first() const { return stage == 0; }
   bool is_last() const { return stage == stages - 1; }
@@ -103,4 +103,4 @@ struct StageLinks {
   std::optional<uint64_t> signature_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace coupler {
+namespace coupler::pipelining {
 namespace {
 
 // Translates the ranks in an error of an operation between two stages into the job's ranks.
@@ -53,8 +53,9 @@ StageBatch::StageBatch(const std::vector<PipelineLayer>& layers, StageLinks& lin
   links_.begin(work.signature);
 }
 
-void StageBatch::run(const PipelineStep& step) {
-  step.kind == StepKind::kForward ? forward(step.micro_batch) : backward(step.micro_batch);
+void StageBatch::run(const sharding::PipelineStep& step) {
+  step.kind == sharding::StepKind::kForward ? forward(step.micro_batch)
+                                            : backward(step.micro_batch);
 }
 
 Values StageBatch::chunks(const Values& batch, int64_t micro_batch) const {
@@ -219,7 +220,7 @@ double StageBatch::loss() const { return loss_.defined() ? loss_.item<double>() 
 namespace {
 
 // The abort error of an aborted communicator: that of the first rank that failed.
-Error first_error(Communicator& aborted) {
+Error first_error(comm::Communicator& aborted) {
   db_op op{};
   op.kind = DB_BARRIER;
   try {
@@ -232,7 +233,7 @@ Error first_error(Communicator& aborted) {
 
 }  // namespace
 
-PipelineRunner::PipelineRunner(std::shared_ptr<Communicator> stages,
+PipelineRunner::PipelineRunner(std::shared_ptr<comm::Communicator> stages,
                                std::vector<PipelineLayer> layers, c10::Device device)
     : comm_(std::move(stages)),
       layers_(std::move(layers)),
@@ -254,18 +255,19 @@ void PipelineRunner::give_up(const std::string& why) {
   links_.abort(first_error(*comm_).what());
 }
 
-StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<PipelineStep>& steps) {
+StageBatch PipelineRunner::run(const BatchWork& work,
+                               const std::vector<sharding::PipelineStep>& steps) {
   require_whole();
   StageBatch batch(layers_, links_, device_, work);
-  const auto place = [&](const PipelineStep& step) {
+  const auto place = [&](const sharding::PipelineStep& step) {
     return fmt::format("pipeline stage {} of {} (rank {}), {} of micro-batch {} of {}",
                        links_.stage, links_.stages, links_.stage,
-                       step.kind == StepKind::kForward ? "forward" : "backward", step.micro_batch,
-                       work.cut.count());
+                       step.kind == sharding::StepKind::kForward ? "forward" : "backward",
+                       step.micro_batch, work.cut.count());
   };
-  PipelineStep now = steps.front();
+  sharding::PipelineStep now = steps.front();
   try {
-    for (const PipelineStep& step : steps) {
+    for (const sharding::PipelineStep& step : steps) {
       now = step;
       batch.run(step);
     }
@@ -296,11 +298,12 @@ StageBatch PipelineRunner::run(const BatchWork& work, const std::vector<Pipeline
 
 Values PipelineRunner::infer(const BatchWork& work) {
   const at::NoGradGuard no_grad;
-  return run(work, inference_schedule(work.cut.count())).outputs();
+  return run(work, sharding::inference_schedule(work.cut.count())).outputs();
 }
 
 double PipelineRunner::train(const BatchWork& work) {
-  return run(work, training_schedule(links_.stage, links_.stages, work.cut.count())).loss();
+  return run(work, sharding::training_schedule(links_.stage, links_.stages, work.cut.count()))
+      .loss();
 }
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

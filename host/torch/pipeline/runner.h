@@ -17,7 +17,7 @@
 #include "pipeline/link.h"
 #include "sharding/pipeline_schedule.h"
 
-namespace coupler {
+namespace coupler::pipelining {
 
 // StageBatch: one batch passing through one stage. Sends are asynchronous, and the receive of the
 // next micro-batch is posted before this one is computed. Used by the training thread.
@@ -27,7 +27,7 @@ using StageLoss = std::function<at::Tensor(const Values& outputs, const Values& 
 
 // A whole batch; each tensor is [rows, …].
 struct BatchWork {
-  MicroBatches cut{1, 1};
+  sharding::MicroBatches cut{1, 1};
   // Changes whenever types or shapes of the values passed between stages may; the same on every
   // rank.
   uint64_t signature = 0;
@@ -47,7 +47,7 @@ class StageBatch {
              const BatchWork& work);
 
   // Runs one step of the schedule.
-  void run(const PipelineStep& step);
+  void run(const sharding::PipelineStep& step);
   // Waits until all of this stage's sends are complete.
   void finish();
 
@@ -81,10 +81,10 @@ class StageBatch {
 class PipelineRunner {
  public:
   // stages: the communicator whose ranks are the stages, in order. Collective.
-  PipelineRunner(std::shared_ptr<Communicator> stages, std::vector<PipelineLayer> layers,
+  PipelineRunner(std::shared_ptr<comm::Communicator> stages, std::vector<PipelineLayer> layers,
                  c10::Device device);
 
-  Communicator& stages() { return *comm_; }
+  comm::Communicator& stages() { return *comm_; }
   bool is_first() const { return links_.is_first(); }
   bool is_last() const { return links_.is_last(); }
   const std::vector<PipelineLayer>& layers() const { return layers_; }
@@ -100,14 +100,14 @@ class PipelineRunner {
   void require_whole() const;
 
  private:
-  StageBatch run(const BatchWork& work, const std::vector<PipelineStep>& steps);
+  StageBatch run(const BatchWork& work, const std::vector<sharding::PipelineStep>& steps);
   void give_up(const std::string& why);
 
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<comm::Communicator> comm_;
   const std::vector<PipelineLayer> layers_;
   const c10::Device device_;
   StageLinks links_;
   std::optional<std::string> failed_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

@@ -13,7 +13,7 @@
 #include "strategy/model.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::pipelining {
 namespace {
 
 at::Tensor meta_like(const at::Tensor& tensor) {
@@ -21,33 +21,35 @@ at::Tensor meta_like(const at::Tensor& tensor) {
 }
 
 db_op message_op(db_kind kind, const at::Tensor& tensor, int peer) {
-  db_op op = broadcast_op(tensor, peer);  // takes the same arguments
+  db_op op = tensors::broadcast_op(tensor, peer);  // takes the same arguments
   op.kind = kind;
   return op;
 }
 
 }  // namespace
 
-PipelineStage::PipelineStage(Model described, StagePlacement placement,
-                             std::shared_ptr<Communicator> comm)
-    : Strategy(std::move(described)), placement_(std::move(placement)), comm_(std::move(comm)) {
+PipelineStage::PipelineStage(strategy::Model described, StagePlacement placement,
+                             std::shared_ptr<comm::Communicator> comm)
+    : strategy::Strategy(std::move(described)),
+      placement_(std::move(placement)),
+      comm_(std::move(comm)) {
   const at::NoGradGuard no_grad;
-  comm_->verify(shared_settings_of(model()));
+  comm_->verify(strategy::shared_settings_of(model()));
   make_tied_communicators();
   take_values();
-  NamedTensors trainable;
+  strategy::NamedTensors trainable;
   for (size_t i = 0; i < model().parameters.size(); ++i) {
     if (!keeps(i)) continue;
     if (variable(i).requires_grad()) {
       trainable.emplace_back(model().parameters[i].name, variable(i));
     } else {
-      move_to(variable(i), model().device);
+      strategy::move_to(variable(i), model().device);
     }
   }
-  for (const auto& [name, buffer] : model().buffers) move_to(buffer, model().device);
-  flat() = FlatParameters(trainable, /*flat_gradients=*/false, model().device);
+  for (const auto& [name, buffer] : model().buffers) strategy::move_to(buffer, model().device);
+  flat() = strategy::FlatParameters(trainable, /*flat_gradients=*/false, model().device);
   describe({.text = fmt::format("stage {} of a pipeline of {}", comm_->rank(), comm_->size()),
-            .types = types_of(model())});
+            .types = strategy::types_of(model())});
 }
 
 bool PipelineStage::keeps(size_t parameter) const {
@@ -56,7 +58,7 @@ bool PipelineStage::keeps(size_t parameter) const {
 }
 
 void PipelineStage::make_tied_communicators() {
-  std::map<std::vector<int>, std::shared_ptr<Communicator>> made;  // null: without this rank
+  std::map<std::vector<int>, std::shared_ptr<comm::Communicator>> made;  // null: without this rank
   for (size_t i = 0; i < placement_.parameters.size(); ++i) {
     const std::vector<int>& stages = placement_.parameters[i];
     if (stages.size() < 2) continue;
@@ -88,7 +90,7 @@ void PipelineStage::take_values() {
   const auto keep = [&](size_t i, const at::Tensor& value) {
     const at::Tensor tensor = whole(i);
     if (tensor.is_meta()) {
-      put_value(tensor, value);
+      empty_weights::put_value(tensor, value);
     } else if (!value.is_same(tensor)) {
       tensor.copy_(value);
     }
@@ -100,7 +102,7 @@ void PipelineStage::take_values() {
         ++expected;
       } else if (!whole(i).is_meta()) {  // before others take memory
         whole(i).mutable_grad().reset();
-        give_value(whole(i), meta_like(whole(i)));
+        empty_weights::give_value(whole(i), meta_like(whole(i)));
       }
     }
     for (; expected > 0; --expected) {
@@ -126,10 +128,10 @@ void PipelineStage::take_values() {
       keep(i, from);
     } else if (!whole(i).is_meta()) {
       whole(i).mutable_grad().reset();
-      give_value(whole(i), meta_like(whole(i)));
+      empty_weights::give_value(whole(i), meta_like(whole(i)));
     }
   };
-  std::vector<MetaTensor> on_meta;
+  std::vector<empty_weights::MetaTensor> on_meta;
   std::vector<size_t> index_on_meta;
   for (size_t i = 0; i < receivers.size(); ++i) {
     if (!whole(i).is_meta()) {
@@ -141,8 +143,8 @@ void PipelineStage::take_values() {
          whole(i)});
     index_on_meta.push_back(i);
   }
-  materialize(on_meta,
-              [&](size_t i, const at::Tensor& value) { pass_on(index_on_meta[i], value); });
+  empty_weights::materialize(
+      on_meta, [&](size_t i, const at::Tensor& value) { pass_on(index_on_meta[i], value); });
 }
 
 void PipelineStage::begin_gradients() {
@@ -159,7 +161,7 @@ void PipelineStage::finish_gradients() {
     at::Tensor& gradient = variable(tied.parameter).mutable_grad();
     if (!gradient.defined()) gradient = at::zeros_like(variable(tied.parameter));
     gradient = gradient.contiguous();
-    tied.comm->run(all_reduce_op(gradient, DB_SUM));
+    tied.comm->run(tensors::all_reduce_op(gradient, DB_SUM));
     if (!tied.before.defined()) continue;
     tied.before.add_(gradient);
     gradient = std::exchange(tied.before, {});
@@ -185,10 +187,12 @@ double PipelineStage::gradient_norm() {
       continue;
     counted.push_back(variable(i).grad());
   }
-  const double norm = std::sqrt(all_reduce_number(*comm_, sum_of_squares(counted), DB_SUM));
+  const double norm =
+      std::sqrt(tensors::all_reduce_number(*comm_, strategy::sum_of_squares(counted), DB_SUM));
   if (std::isfinite(norm)) return norm;
-  const double first = all_reduce_number(*comm_, static_cast<double>(first_not_finite()), DB_MIN);
-  throw_not_finite(norm, static_cast<size_t>(first), model());
+  const double first =
+      tensors::all_reduce_number(*comm_, static_cast<double>(first_not_finite()), DB_MIN);
+  strategy::throw_not_finite(norm, static_cast<size_t>(first), model());
 }
 
 at::Tensor PipelineStage::whole_gradient(size_t parameter) {
@@ -196,27 +200,27 @@ at::Tensor PipelineStage::whole_gradient(size_t parameter) {
   const int owner = placement_.parameters[parameter].front();
   const at::Tensor& own = variable(parameter).grad();
   const bool sends = comm_->rank() == owner;
-  const double there = all_reduce_number(*comm_, sends && own.defined() ? 1 : 0, DB_MAX);
+  const double there = tensors::all_reduce_number(*comm_, sends && own.defined() ? 1 : 0, DB_MAX);
   if (there == 0) return {};
   if (comm_->size() == 1) return own;
   const at::Tensor whole = sends ? own.contiguous()
                                  : at::empty(variable(parameter).sizes(),
                                              variable(parameter).options().device(model().device));
-  comm_->run(broadcast_op(whole, owner));
+  comm_->run(tensors::broadcast_op(whole, owner));
   return whole;
 }
 
-std::optional<ParameterPart> PipelineStage::part(size_t parameter) {
+std::optional<strategy::ParameterPart> PipelineStage::part(size_t parameter) {
   if (!keeps(parameter)) return std::nullopt;
   const std::vector<int>& stages = placement_.parameters[parameter];
   const auto copy = std::find(stages.begin(), stages.end(), comm_->rank()) - stages.begin();
-  return ParameterPart{.parameter = parameter,
-                       .begin = 0,
-                       .end = variable(parameter).numel(),
-                       .values = variable(parameter).detach(),
-                       .optimizer_tensor = variable(parameter),
-                       .copies = static_cast<int>(stages.size()),
-                       .copy = static_cast<int>(copy)};
+  return strategy::ParameterPart{.parameter = parameter,
+                                 .begin = 0,
+                                 .end = variable(parameter).numel(),
+                                 .values = variable(parameter).detach(),
+                                 .optimizer_tensor = variable(parameter),
+                                 .copies = static_cast<int>(stages.size()),
+                                 .copy = static_cast<int>(copy)};
 }
 
 at::Tensor PipelineStage::whole_parameter(size_t parameter) {
@@ -228,15 +232,15 @@ at::Tensor PipelineStage::whole_parameter(size_t parameter) {
       comm_->rank() == owner
           ? own.detach().contiguous()
           : at::empty(own.sizes(), own.options().device(model().device).requires_grad(false));
-  comm_->run(broadcast_op(whole, owner));
+  comm_->run(tensors::broadcast_op(whole, owner));
   return whole;
 }
 
 void PipelineStage::synchronize() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < model().buffers.size(); ++i) {
-    broadcast_coalesced(*comm_, {model().buffers[i].second}, placement_.buffers[i]);
+    tensors::broadcast_coalesced(*comm_, {model().buffers[i].second}, placement_.buffers[i]);
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

@@ -12,7 +12,7 @@
 #include "strategy/gradient_sync.h"
 #include "strategy/strategy.h"
 
-namespace coupler {
+namespace coupler::pipelining {
 
 // Which stages (ranks of the pipeline's communicator) keep each tensor, ascending, at least one.
 struct StagePlacement {
@@ -20,21 +20,22 @@ struct StagePlacement {
   std::vector<int> buffers;                  // the stage that changes it
 };
 
-class PipelineStage : public Strategy, private GradientSync {
+class PipelineStage : public strategy::Strategy, private strategy::GradientSync {
  public:
   // Gives every rank the values of rank 0, which materializes tensors on meta one at a time and
   // sends them to the ranks that keep them. comm: the pipeline's own; its size is the number of
   // stages. Collective.
-  PipelineStage(Model model, StagePlacement placement, std::shared_ptr<Communicator> comm);
+  PipelineStage(strategy::Model model, StagePlacement placement,
+                std::shared_ptr<comm::Communicator> comm);
 
   // Call around the backwards of one batch. finish_gradients sums the gradients of tied parameters.
   // Collective among the stages that share some.
   void begin_gradients();
   void finish_gradients();
 
-  std::optional<ParameterPart> part(size_t parameter) override;
-  void parameters_changed(ParameterWriter) override {}
-  GradientSync& gradient_sync() override { return *this; }
+  std::optional<strategy::ParameterPart> part(size_t parameter) override;
+  void parameters_changed(strategy::ParameterWriter) override {}
+  strategy::GradientSync& gradient_sync() override { return *this; }
   at::Tensor whole_gradient(size_t parameter) override;
   at::Tensor whole_parameter(size_t parameter) override;
   void synchronize() override;
@@ -42,8 +43,8 @@ class PipelineStage : public Strategy, private GradientSync {
  private:
   struct Tied {
     size_t parameter;
-    Communicator* comm;  // of the stages that keep it
-    at::Tensor before;   // its gradient from earlier batches, while one batch's are summed
+    comm::Communicator* comm;  // of the stages that keep it
+    at::Tensor before;         // its gradient from earlier batches, while one batch's are summed
   };
   void begin_backward(double factor) override;  // throws: the pipeline runs backward itself
   void end_backward() override {}
@@ -55,9 +56,9 @@ class PipelineStage : public Strategy, private GradientSync {
   const at::Tensor& variable(size_t i) const { return model().parameters[i].tensor; }
 
   const StagePlacement placement_;
-  const std::shared_ptr<Communicator> comm_;
-  std::vector<std::shared_ptr<Communicator>> tied_comms_;
+  const std::shared_ptr<comm::Communicator> comm_;
+  std::vector<std::shared_ptr<comm::Communicator>> tied_comms_;
   std::vector<Tied> tied_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::pipelining

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace coupler {
+namespace coupler::precision {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -173,4 +173,4 @@ std::string why_no_fp8_units(c10::DeviceType device) {
          "is slower than fp32";
 }
 
-}  // namespace coupler
+}  // namespace coupler::precision

@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-namespace coupler {
+namespace coupler::precision {
 
 // Makes the calling thread's linear layers multiply in fp8, with gradients in this type (e5m2 or
 // e4m3fn), and return bf16. Empty restores LibTorch's layers. Returns the previous setting.
@@ -25,4 +25,4 @@ std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gra
 // are tested by trying).
 std::string why_no_fp8_units(c10::DeviceType device);
 
-}  // namespace coupler
+}  // namespace coupler::precision

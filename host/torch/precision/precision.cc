@@ -84,23 +84,23 @@ std::string names(const std::set<c10::ScalarType>& types) {
 
 }  // namespace
 
-std::optional<c10::ScalarType> autocast_type(const std::string& mixed_precision) {
+std::optional<c10::ScalarType> precision::autocast_type(const std::string& mixed_precision) {
   if (mixed_precision == "bf16" || mixed_precision == "fp8") return at::kBFloat16;
   if (mixed_precision == "fp16") return at::kHalf;
   return std::nullopt;
 }
 
-std::optional<c10::ScalarType> fp8_gradient_type(const TrainingConfig& config) {
+std::optional<c10::ScalarType> precision::fp8_gradient_type(const config::TrainingConfig& config) {
   if (config.mixed_precision != "fp8") return std::nullopt;
   return config.fp8_format == "e4m3" ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
 }
 
-void require_precision(const TrainingConfig& config, c10::DeviceType device) {
+void precision::require_precision(const config::TrainingConfig& config, c10::DeviceType device) {
   const std::string& name = config.mixed_precision;
-  const auto type = autocast_type(name);
+  const auto type = precision::autocast_type(name);
   if (!type) return;
-  if (const auto gradients = fp8_gradient_type(config)) {
-    if (const std::string missing = why_no_fp8_units(device);
+  if (const auto gradients = precision::fp8_gradient_type(config)) {
+    if (const std::string missing = precision::why_no_fp8_units(device);
         !missing.empty() && !config.fp8_emulate) {
       refuse_precision(name, device, missing,
                        "\"bf16\", or, to try a program, training.fp8_emulate = true");
@@ -114,13 +114,13 @@ void require_precision(const TrainingConfig& config, c10::DeviceType device) {
     refuse_precision(name, device, reason, *type == at::kHalf ? "\"bf16\"" : "\"no\"");
 }
 
-std::string describe_types(const std::string& model, const ModelTypes& types,
-                           const TrainingConfig& config) {
-  const auto type = autocast_type(config.mixed_precision);
+std::string precision::describe_types(const std::string& model, const strategy::ModelTypes& types,
+                                      const config::TrainingConfig& config) {
+  const auto type = precision::autocast_type(config.mixed_precision);
   std::string computed = names(types.computed);
   if (type) {
     computed = fmt::format("{} (inside autocast {}{})", computed, c10::toString(*type),
-                           fp8_gradient_type(config) ? ", linear layers fp8" : "");
+                           precision::fp8_gradient_type(config) ? ", linear layers fp8" : "");
   }
   return fmt::format(
       "mixed precision {}: '{}' is stored in {}, computed in {}, its gradients are reduced in {}, "
@@ -129,9 +129,9 @@ std::string describe_types(const std::string& model, const ModelTypes& types,
       names(types.stored));
 }
 
-void drop_cast_copies() { at::autocast::clear_cache(); }
+void precision::drop_cast_copies() { at::autocast::clear_cache(); }
 
-AutocastSettings autocast_now() {
+AutocastSettings precision::autocast_now() {
   // Prefers a device on which autocast is enabled: the CPU's settings do not apply there.
   auto device = c10::DeviceType::CPU;
   for (const c10::DeviceType other : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
@@ -144,8 +144,8 @@ AutocastSettings autocast_now() {
                             .type = at::autocast::get_autocast_dtype(device),
                             .enabled = at::autocast::is_autocast_enabled(device),
                             .cache_casts = false};
-  settings.fp8_gradients = set_fp8_linear(std::nullopt);
-  set_fp8_linear(settings.fp8_gradients);
+  settings.fp8_gradients = precision::set_fp8_linear(std::nullopt);
+  precision::set_fp8_linear(settings.fp8_gradients);
   return settings;
 }
 
@@ -156,7 +156,7 @@ AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
                              at::autocast::is_autocast_enabled(device),
                              at::autocast::is_autocast_cache_enabled()};
   const bool fp8 = settings->enabled && settings->fp8_gradients;
-  before_->fp8_gradients = set_fp8_linear(fp8 ? settings->fp8_gradients : std::nullopt);
+  before_->fp8_gradients = precision::set_fp8_linear(fp8 ? settings->fp8_gradients : std::nullopt);
   at::autocast::set_autocast_enabled(device, settings->enabled);
   at::autocast::set_autocast_dtype(device, settings->type);
   at::autocast::increment_nesting();
@@ -165,7 +165,7 @@ AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
 
 AutocastScope::~AutocastScope() {
   if (!before_) return;
-  set_fp8_linear(before_->fp8_gradients);
+  precision::set_fp8_linear(before_->fp8_gradients);
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(before_->device, before_->enabled);
   at::autocast::set_autocast_dtype(before_->device, before_->type);

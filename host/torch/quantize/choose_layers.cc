@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 constexpr int64_t kGroups[] = {32, 64, 128, 256};
@@ -37,27 +37,29 @@ bool is_part(std::string_view part, const std::string& name) {
 
 enum class LayerKind { kOther, kLinear, kTransposed };
 
-LayerKind layer_kind(const ModelModule& module, const QuantizeOptions& options) {
-  if (names_class(options.transposed_classes, module.type)) return LayerKind::kTransposed;
-  const bool linear = names_class({"torch::nn::Linear"}, module.type) ||
-                      names_class(options.linear_classes, module.type);
+LayerKind layer_kind(const strategy::ModelModule& module, const QuantizeOptions& options) {
+  if (placement::names_class(options.transposed_classes, module.type))
+    return LayerKind::kTransposed;
+  const bool linear = placement::names_class({"torch::nn::Linear"}, module.type) ||
+                      placement::names_class(options.linear_classes, module.type);
   return linear ? LayerKind::kLinear : LayerKind::kOther;
 }
 
 // A tied weight is one parameter: all modules that share it must be linear layers of the same kind.
-bool is_shared_otherwise(const Model& model, const std::string& name, LayerKind kind,
+bool is_shared_otherwise(const strategy::Model& model, const std::string& name, LayerKind kind,
                          const QuantizeOptions& options) {
   return std::any_of(model.aliases.begin(), model.aliases.end(), [&](const auto& alias) {
     if (alias.second != name) return false;
     const size_t dot = alias.first.rfind('.');
     const std::string path = dot == std::string::npos ? "" : alias.first.substr(0, dot);
-    const auto module = std::find_if(model.modules.begin(), model.modules.end(),
-                                     [&](const ModelModule& other) { return other.name == path; });
+    const auto module =
+        std::find_if(model.modules.begin(), model.modules.end(),
+                     [&](const strategy::ModelModule& other) { return other.name == path; });
     return module == model.modules.end() || layer_kind(*module, options) != kind;
   });
 }
 
-void check_weight(const ModelParameter& weight, const std::string& type) {
+void check_weight(const strategy::ModelParameter& weight, const std::string& type) {
   if (weight.tensor.dim() == 2 && weight.tensor.is_floating_point() && weight.tensor.numel() > 0)
     return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -68,7 +70,8 @@ void check_weight(const ModelParameter& weight, const std::string& type) {
                .hint = "remove its class from linear_classes, or add the weight to quantize.skip"});
 }
 
-void check_groups(const Model& model, const std::vector<ChosenLayer>& layers, int64_t group) {
+void check_groups(const strategy::Model& model, const std::vector<ChosenLayer>& layers,
+                  int64_t group) {
   std::vector<int64_t> divide_all;
   for (const int64_t other : kGroups) {
     if (std::all_of(layers.begin(), layers.end(),
@@ -101,14 +104,15 @@ void check_groups(const Model& model, const std::vector<ChosenLayer>& layers, in
 
 }  // namespace
 
-std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions& options) {
+std::vector<ChosenLayer> choose_layers(const strategy::Model& model,
+                                       const QuantizeOptions& options) {
   check(options);
   std::vector<ChosenLayer> layers;
   std::vector<bool> met(options.skip.size());
   bool any = false;
   for (size_t i = 0; i < model.parameters.size(); ++i) {
-    const ModelParameter& weight = model.parameters[i];
-    const ModelModule& module = model.modules[weight.module];
+    const strategy::ModelParameter& weight = model.parameters[i];
+    const strategy::ModelModule& module = model.modules[weight.module];
     const LayerKind kind = layer_kind(module, options);
     const bool named = weight.name == "weight" || weight.name.ends_with(".weight");
     if (kind == LayerKind::kOther || !named) continue;
@@ -150,4 +154,4 @@ std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions
   return layers;
 }
 
-}  // namespace coupler
+}  // namespace coupler::quantization

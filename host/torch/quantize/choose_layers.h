@@ -8,7 +8,7 @@
 #include "quantize/pack.h"
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::quantization {
 
 struct ChosenLayer {
   size_t parameter = 0;  // in Model::parameters
@@ -21,6 +21,7 @@ struct ChosenLayer {
 // group size that does not divide a layer's inputs (the hint names those that do), for a part in
 // `skip` that matches no layer, for a class whose weight is not a floating-point matrix, and if
 // there is nothing to quantize.
-std::vector<ChosenLayer> choose_layers(const Model& model, const QuantizeOptions& options);
+std::vector<ChosenLayer> choose_layers(const strategy::Model& model,
+                                       const QuantizeOptions& options);
 
-}  // namespace coupler
+}  // namespace coupler::quantization

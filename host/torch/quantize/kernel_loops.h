@@ -12,7 +12,7 @@
 
 #include "quantize/pack.h"
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 constexpr int64_t kHalfBlock = PackedLayout::kBlock / 2;
@@ -141,4 +141,4 @@ void unpack_with(const PackedLayout& layout, const uint8_t* packed, int64_t begi
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::quantization

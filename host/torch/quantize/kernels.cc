@@ -2,7 +2,7 @@
 
 #include "quantize/kernel_loops.h"
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 // One float: runs on every machine, and is the reference for the others.
@@ -41,4 +41,4 @@ const PackedKernels& packed_kernels() {
 #endif
 }
 
-}  // namespace coupler
+}  // namespace coupler::quantization

@@ -10,7 +10,7 @@
 
 #include "quantize/pack.h"
 
-namespace coupler {
+namespace coupler::quantization {
 
 struct PackedKernels {
   const char* name;
@@ -33,4 +33,4 @@ extern const PackedKernels kPackedAvx512;  // AVX-512 F
 // The fastest that this machine can run.
 const PackedKernels& packed_kernels();
 
-}  // namespace coupler
+}  // namespace coupler::quantization

@@ -5,7 +5,7 @@
 #include "quantize/kernel_loops.h"
 #include "quantize/kernels.h"
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 struct Eight {
@@ -43,5 +43,5 @@ struct Eight {
 
 const PackedKernels kPackedAvx2 = {"AVX2", &multiply_with<Eight>, &unpack_with<Eight>};
 
-}  // namespace coupler
+}  // namespace coupler::quantization
 #endif

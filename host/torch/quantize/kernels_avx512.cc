@@ -5,7 +5,7 @@
 #include "quantize/kernel_loops.h"
 #include "quantize/kernels.h"
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 struct Sixteen {
@@ -38,5 +38,5 @@ struct Sixteen {
 
 const PackedKernels kPackedAvx512 = {"AVX-512", &multiply_with<Sixteen>, &unpack_with<Sixteen>};
 
-}  // namespace coupler
+}  // namespace coupler::quantization
 #endif

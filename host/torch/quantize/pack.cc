@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 // Rounds a finite value to the nearest bfloat16, returned as a float.
@@ -106,4 +106,4 @@ PackError pack_rows(const PackedLayout& layout, int64_t begin, int64_t end, cons
   return error;
 }
 
-}  // namespace coupler
+}  // namespace coupler::quantization

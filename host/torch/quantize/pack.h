@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace coupler {
+namespace coupler::quantization {
 
 // PackedLayout: the memory layout of a matrix of linear weights with 8 or 4 bits per weight. Plain
 // data and arithmetic, any thread; does not use LibTorch.
@@ -56,4 +56,4 @@ struct PackError {
 PackError pack_rows(const PackedLayout& layout, int64_t begin, int64_t end, const float* weights,
                     uint8_t* packed);
 
-}  // namespace coupler
+}  // namespace coupler::quantization

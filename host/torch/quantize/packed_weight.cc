@@ -14,7 +14,7 @@
 #include "base/units.h"
 #include "quantize/kernels.h"
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 // The most rows of activations for which the kernels are used. With more, a product with unpacked
@@ -161,26 +161,29 @@ at::Tensor PackedWeight::multiply_many(const at::Tensor& x, const uint8_t* packe
   return result;
 }
 
+}  // namespace coupler::quantization
+
+namespace coupler {
+
 std::string to_table(const QuantizationReport& report, size_t most) {
-  const size_t for_message =
-      most == 0 ? report.layers.size() : std::min(most, report.layers.size());
+  const size_t rows = most == 0 ? report.layers.size() : std::min(most, report.layers.size());
   size_t width = 6;
   uint64_t before = 0, after = 0;
-  for (size_t i = 0; i < for_message; ++i) width = std::max(width, report.layers[i].name.size());
+  for (size_t i = 0; i < rows; ++i) width = std::max(width, report.layers[i].name.size());
   for (const QuantizedLayer& layer : report.layers) {
     before += layer.bytes_before;
     after += layer.bytes_after;
   }
   std::string table =
       fmt::format("{:{}}  relative error  largest error       bytes\n", "weight", width);
-  for (size_t i = 0; i < for_message; ++i) {
+  for (size_t i = 0; i < rows; ++i) {
     const QuantizedLayer& layer = report.layers[i];
     fmt::format_to(std::back_inserter(table), "{:{}}  {:13.4f}%  {:13.3g}  {:>10}\n", layer.name,
                    width, 100 * layer.relative_error, layer.max_error,
                    format_byte_size(layer.bytes_after));
   }
-  if (for_message < report.layers.size())
-    fmt::format_to(std::back_inserter(table), "and {} more\n", report.layers.size() - for_message);
+  if (rows < report.layers.size())
+    fmt::format_to(std::back_inserter(table), "and {} more\n", report.layers.size() - rows);
   const std::string group =
       report.group_size == 0 ? "" : fmt::format(", groups of {}", report.group_size);
   fmt::format_to(std::back_inserter(table), "{} weights of {} bits{}: {} instead of {}\n",

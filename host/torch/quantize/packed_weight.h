@@ -12,9 +12,9 @@
 #include "quantize/pack.h"
 #include "residency/packed.h"
 
-namespace coupler {
+namespace coupler::quantization {
 
-class PackedWeight : public PackedFormat {
+class PackedWeight : public residency::PackedFormat {
  public:
   PackedWeight(PackedLayout layout, bool transposed, at::ScalarType type)
       : layout_(layout), transposed_(transposed), type_(type) {}
@@ -45,4 +45,4 @@ std::pair<at::Tensor, PackError> pack(const PackedLayout& layout, const at::Tens
 // devices without the kernels.
 at::Tensor unpack_by_operations(const PackedLayout& layout, const at::Tensor& packed);
 
-}  // namespace coupler
+}  // namespace coupler::quantization

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace coupler {
+namespace coupler::residency {
 
 using AutogradNode =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
@@ -27,4 +27,4 @@ AutogradNode make_autograd_node(Arguments&&... arguments) {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -14,7 +14,7 @@
 #include "base/units.h"
 #include "device/device_memory.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 // Never destroyed: memory is returned until the very end of the process.
 MemoryBudget& MemoryBudget::of_process() {
@@ -89,7 +89,7 @@ constexpr size_t kPoolAlignment = 64;
 void ReleaseMemory::operator()(void* memory) const {
   if (from == PoolMemory::kDevice) {
     // Work queued on the thread's stream may still be reading it.
-    hold_for_stream(on_device);
+    device::hold_for_stream(on_device);
     return;
   }
   from == PoolMemory::kHeap ? std::free(block) : void(::munmap(memory, bytes));
@@ -156,4 +156,4 @@ size_t BufferPool::peak_bytes() const {
   return free_.peak_bytes();
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -16,7 +16,7 @@
 
 #include "residency/free_list.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 // MemoryBudget: how much memory this process may hold ([memory] limit), and what holds it. Off and
 // unused until start(). [any-thread], except that only the training loop calls start(), expect()
@@ -124,4 +124,4 @@ class BufferPool {
   FreeList<Block> free_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::residency

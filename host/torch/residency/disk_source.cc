@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/units.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 // Large enough to keep a disk busy, small enough for an error to locate the failure.
@@ -219,4 +219,4 @@ void DiskSource::work() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -18,7 +18,7 @@
 #include "base/file_descriptor.h"
 #include "residency/unit.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 // BlockFile: disk space for data that does not fit in memory: an unnamed file, which disappears
 // with the process, however that ends. Reads and writes bypass the page cache if the file system
@@ -99,4 +99,4 @@ class DiskSource : public Source {
   std::thread thread_;  // last: it uses the rest
 };
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -5,11 +5,12 @@
 
 #include "device/device_memory.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 void HostSource::add(size_t bytes) {
   const auto count = static_cast<int64_t>(bytes);
-  at::Tensor room = pinned_ ? host_bytes(count, device_).zero_() : at::zeros({count}, at::kByte);
+  at::Tensor room =
+      pinned_ ? device::host_bytes(count, device_).zero_() : at::zeros({count}, at::kByte);
   const std::lock_guard lock(mutex_);
   places_.push_back({std::move(room), nullptr});
 }
@@ -21,16 +22,16 @@ HostSource::Place HostSource::place(size_t unit) const {
 
 void HostSource::fill(size_t unit, void* memory) {
   const Place from = place(unit);
-  wait_on_stream(from.stored, device_);
-  over_memory(memory, from.bytes.numel(), at::kByte, device_)
+  device::wait_on_stream(from.stored, device_);
+  device::over_memory(memory, from.bytes.numel(), at::kByte, device_)
       .copy_(from.bytes, /*non_blocking=*/pinned_);
 }
 
 void HostSource::store(size_t unit, const void* memory) {
   Place to = place(unit);
-  to.bytes.copy_(over_memory(memory, to.bytes.numel(), at::kByte, device_),
+  to.bytes.copy_(device::over_memory(memory, to.bytes.numel(), at::kByte, device_),
                  /*non_blocking=*/pinned_);
-  auto stored = mark_stream(device_);
+  auto stored = device::mark_stream(device_);
   const std::lock_guard lock(mutex_);
   places_[unit].stored = std::move(stored);
 }
@@ -39,15 +40,15 @@ void StagedSource::fill(size_t unit, void* memory) {
   const BufferPool::Buffer staged = pages_.take(bytes_.at(unit));
   source_->fill(unit, staged.data());
   const auto count = static_cast<int64_t>(bytes_[unit]);
-  over_memory(memory, count, at::kByte, device_)
-      .copy_(over_memory(staged.data(), count, at::kByte, at::kCPU));
+  device::over_memory(memory, count, at::kByte, device_)
+      .copy_(device::over_memory(staged.data(), count, at::kByte, at::kCPU));
 }
 
 BufferPool::Buffer StagedSource::brought(size_t unit, const void* memory) {
   BufferPool::Buffer staged = pages_.take(bytes_.at(unit));
   const auto count = static_cast<int64_t>(bytes_[unit]);
-  over_memory(staged.data(), count, at::kByte, at::kCPU)
-      .copy_(over_memory(memory, count, at::kByte, device_));
+  device::over_memory(staged.data(), count, at::kByte, at::kCPU)
+      .copy_(device::over_memory(memory, count, at::kByte, device_));
   return staged;
 }
 
@@ -59,4 +60,4 @@ void StagedSource::write_back(size_t unit, BufferPool::Buffer memory) {
   source_->write_back(unit, brought(unit, memory.data()));
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -16,7 +16,7 @@
 
 #include "residency/unit.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 class HostSource : public Source {
  public:
@@ -64,4 +64,4 @@ class StagedSource : public Source {
   std::vector<size_t> bytes_;  // by unit
 };
 
-}  // namespace coupler
+}  // namespace coupler::residency

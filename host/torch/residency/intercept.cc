@@ -22,7 +22,7 @@
 #include "residency/packed.h"
 #include "residency/residency.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 // CrossDeviceCall: one operation of a model spread over several devices. Moves its arguments to the
 // device it runs on and marks its results, so that operations on them also come through the
@@ -75,7 +75,7 @@ std::optional<c10::Device> device_among(const c10::OperatorHandle& op,
   std::optional<c10::Device> first;
   bool at_last = false;
   for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
-    each_tensor(stack[i], [&](const at::Tensor& tensor) {
+    empty_weights::each_tensor(stack[i], [&](const at::Tensor& tensor) {
       if (is_number(tensor)) return;
       if (!first && !tensor.is_cpu()) first = tensor.device();
       at_last = at_last || tensor.device() == last_device;
@@ -132,7 +132,7 @@ void CrossDeviceCall::finish(const c10::OperatorHandle& op, torch::jit::Stack& s
     for (const auto& [original, there] : written_) {
       if (stack[i].isTensor() && stack[i].toTensor().is_same(there)) stack[i] = original;
     }
-    each_tensor(stack[i], [](const at::Tensor& tensor) {
+    empty_weights::each_tensor(stack[i], [](const at::Tensor& tensor) {
       if (!tensor.is_cpu() && !has_intercept(tensor)) put_intercept(tensor);
     });
   }
@@ -226,7 +226,7 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const size_t first = stack.size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
+    empty_weights::each_tensor(stack[first + i], [&](const at::Tensor& tensor) {
       ManagedStorage* const managed = managed_storage_of(tensor);
       if (managed == nullptr) return;
       Unit& unit = *managed->unit;
@@ -393,4 +393,4 @@ void check_intercept() {
       {.subject = "LibTorch", .hint = "use LibTorch 2.11"});
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

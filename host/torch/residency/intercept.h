@@ -12,7 +12,7 @@
 
 #include "residency/unit.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 // A model may be spread over several devices. If a unit names the device its operations run on,
 // their other arguments are moved there and their results are intercepted as well.
@@ -32,4 +32,4 @@ ManagedStorage* managed_storage_of(const at::Tensor& tensor);
 // see it, i.e. if LibTorch's internals have changed. Runs once per process; cheap.
 void check_intercept();
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -11,7 +11,7 @@
 #include "residency/host_source.h"
 #include "residency/intercept.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 OffloadedMemory::OffloadedMemory(const OffloadPlace& place, c10::Device device)
     : place_(place), device_(device), on_device_(device) {
@@ -66,4 +66,4 @@ at::Tensor OffloadedMemory::make(const std::string& name, int64_t numel, at::Sca
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -14,7 +14,7 @@
 #include "residency/buffer_pool.h"
 #include "residency/residency.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 // Where state is kept while nothing uses it. A value.
 
@@ -53,4 +53,4 @@ class OffloadedMemory {
   uint64_t bytes_ = 0;
 };
 
-}  // namespace coupler
+}  // namespace coupler::residency

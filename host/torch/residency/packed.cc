@@ -17,7 +17,7 @@
 #include "residency/autograd_node.h"
 #include "residency/intercept.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 // Replaces the graph node through which backward would reach a packed parameter.
@@ -166,13 +166,13 @@ bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const size_t count = op.schema().arguments().size();
   std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count), stack.end());
   bool changed = false;
-  for_each_tensor(std::vector<c10::IValue>(arguments),
-                  [&](Position position, const at::Tensor& tensor) {
-                    const ManagedStorage* const managed = packed_storage(tensor);
-                    if (managed == nullptr) return;
-                    put(arguments, position, dense(tensor, *managed));
-                    changed = true;
-                  });
+  empty_weights::for_each_tensor(std::vector<c10::IValue>(arguments),
+                                 [&](empty_weights::Position position, const at::Tensor& tensor) {
+                                   const ManagedStorage* const managed = packed_storage(tensor);
+                                   if (managed == nullptr) return;
+                                   put(arguments, position, dense(tensor, *managed));
+                                   changed = true;
+                                 });
   if (changed)
     std::move(arguments.begin(), arguments.end(), stack.end() - static_cast<std::ptrdiff_t>(count));
   return false;
@@ -186,4 +186,4 @@ void refuse_packed(const ManagedStorage& managed, const char* action) {
                        "(clone() returns its values)"});
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

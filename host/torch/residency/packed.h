@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace coupler {
+namespace coupler::residency {
 
 struct ManagedStorage;
 
@@ -36,4 +36,4 @@ bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 // Throws Error(kUsage) naming the parameter: `action` needs its unpacked values in memory.
 [[noreturn]] void refuse_packed(const ManagedStorage& managed, const char* action);
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -21,15 +21,16 @@ thread_local uint64_t last_awaited = 0;
 
 }  // namespace
 
-Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
-                     const ResidencyOptions& options)
+residency::Residency::Residency(std::unique_ptr<residency::Source> source,
+                                residency::BufferPool& pool,
+                                const residency::ResidencyOptions& options)
     : source_(std::move(source)),
       pool_(pool),
       policy_(options, [this](size_t unit) { return try_release(*units_[unit]); }) {
   if (options.prefetch > 0) thread_ = std::thread([this] { run_prefetch(); });
 }
 
-Residency::~Residency() {
+residency::Residency::~Residency() {
   {
     std::unique_lock lock(mutex_);
     finish_fetching(lock);
@@ -50,7 +51,7 @@ Residency::~Residency() {
   }
 }
 
-Unit& Residency::add(std::unique_ptr<Unit> unit) {
+residency::Unit& residency::Residency::add(std::unique_ptr<residency::Unit> unit) {
   const std::lock_guard lock(mutex_);
   unit->residency = this;
   policy_.add(*unit);
@@ -64,7 +65,7 @@ Unit& Residency::add(std::unique_ptr<Unit> unit) {
 
 // A releaser clears `resident` and then checks `pins`; a user pins and then checks `resident`. So
 // at least one of them sees the other.
-void Residency::use(Unit& unit) {
+void residency::Residency::use(residency::Unit& unit) {
   unit.pins.fetch_add(1);
   if (current_.load(std::memory_order_relaxed) == &unit && unit.resident.load() &&
       (unit.arrival.load() == 0 || unit.arrival.load() == last_awaited)) {
@@ -94,13 +95,13 @@ void Residency::use(Unit& unit) {
   }
 }
 
-void Residency::await_arrival(const Unit& unit) {
+void residency::Residency::await_arrival(const residency::Unit& unit) {
   if (unit.arrived == nullptr) return;
-  wait_on_stream(unit.arrived, pool_.device());
+  device::wait_on_stream(unit.arrived, pool_.device());
   last_awaited = unit.arrival.load();
 }
 
-void Residency::use_for_overwrite(Unit& unit) {
+void residency::Residency::use_for_overwrite(residency::Unit& unit) {
   const std::lock_guard turn(source_mutex_);  // no other thread fills it meanwhile
   unit.pins.fetch_add(1);
   {
@@ -109,7 +110,7 @@ void Residency::use_for_overwrite(Unit& unit) {
     if (unit.resident.load()) return;
   }
   try {
-    BufferPool::Buffer memory = room_for(unit);
+    residency::BufferPool::Buffer memory = room_for(unit);
     void* const place = memory.data();
     attach(unit, std::move(memory), place);
   } catch (...) {
@@ -120,7 +121,7 @@ void Residency::use_for_overwrite(Unit& unit) {
   unit.used = true;
 }
 
-bool Residency::try_release(Unit& unit) {
+bool residency::Residency::try_release(residency::Unit& unit) {
   if (unit.come_again > 0 && unit.pins.load() == 0) {
     --unit.come_again;
     forget_use(unit);
@@ -132,7 +133,7 @@ bool Residency::try_release(Unit& unit) {
     return false;
   }
   for (const auto& managed : unit.storages) managed->point_to(nullptr);
-  BufferPool::Buffer memory = std::move(unit.memory);
+  residency::BufferPool::Buffer memory = std::move(unit.memory);
   if (!memory) source_->take_back(unit.index);
   if (unit.written.exchange(false) && unit.writes_back) {
     source_->write_back(unit.index, std::move(memory));
@@ -143,16 +144,16 @@ bool Residency::try_release(Unit& unit) {
 
 // If the unit comes back ahead of its next use, or is back already, that use must be noted:
 // otherwise the unit would count as unused here, and as used on a rank where it came later.
-void Residency::forget_use(Unit& unit) {
+void residency::Residency::forget_use(residency::Unit& unit) {
   unit.used = false;
-  Unit* self = &unit;
+  residency::Unit* self = &unit;
   current_.compare_exchange_strong(self, nullptr, std::memory_order_relaxed);
 }
 
-void Residency::predict() {
+void residency::Residency::predict() {
   bool any = false;
   for (const size_t index : policy_.expected()) {
-    Unit* const next = units_[index].get();
+    residency::Unit* const next = units_[index].get();
     if (next->resident.load() || next == fetching_) continue;
     if (std::find(prefetch_queue_.begin(), prefetch_queue_.end(), next) != prefetch_queue_.end())
       continue;
@@ -164,18 +165,18 @@ void Residency::predict() {
 
 // A releaser that gives up because of a pin shows the unit as released for a moment, under the
 // lock. A unit fetched ahead is wanted only until it is used.
-bool Residency::is_wanted(const Unit& unit, bool ahead) {
+bool residency::Residency::is_wanted(const residency::Unit& unit, bool ahead) {
   const std::lock_guard lock(mutex_);
   return !unit.resident.load() && (!ahead || fetching_ == &unit);
 }
 
-Unit& Residency::at(size_t index) {
+residency::Unit& residency::Residency::at(size_t index) {
   const std::lock_guard lock(mutex_);
   return *units_.at(index);
 }
 
-void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
-                       std::shared_ptr<c10::Event> arrived) {
+void residency::Residency::attach(residency::Unit& unit, residency::BufferPool::Buffer memory,
+                                  void* place, std::shared_ptr<c10::Event> arrived) {
   const std::lock_guard lock(mutex_);
   // A rank that is ahead of us has released the unit and wants it again. Ours stays, since
   // operations may be reading it; our next release only counts down come_again.
@@ -191,53 +192,53 @@ void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
   unit.resident.store(true);
 }
 
-BufferPool::Buffer Residency::room_for(const Unit& unit) {
+residency::BufferPool::Buffer residency::Residency::room_for(const residency::Unit& unit) {
   try {
     return pool_.take(unit.bytes);
   } catch (const c10::OutOfMemoryError& cause) {
-    const Unit* largest = &unit;
+    const residency::Unit* largest = &unit;
     const std::lock_guard lock(mutex_);
     for (const auto& other : units_) {
       if (other->bytes > largest->bytes) largest = other.get();
     }
-    throw_out_of_memory(
+    device::throw_out_of_memory(
         cause,
         fmt::format("the parameters of unit '{}' ({})", unit.name, format_byte_size(unit.bytes)),
         fmt::format("unit '{}' ({})", largest->name, format_byte_size(largest->bytes)));
   }
 }
 
-void Residency::fetch(Unit& unit, bool ahead) {
+void residency::Residency::fetch(residency::Unit& unit, bool ahead) {
   const Span span(ahead ? "prefetch" : "gather", SpanKind::kWork, unit.bytes, unit.index);
   const std::lock_guard turn(source_mutex_);
   {
     const std::lock_guard lock(mutex_);
-    wait_on_stream(changed_, pool_.device());
+    device::wait_on_stream(changed_, pool_.device());
   }
   while (is_wanted(unit, ahead)) {
-    Unit& next = at(source_->agree(unit.index));
-    BufferPool::Buffer memory;
+    residency::Unit& next = at(source_->agree(unit.index));
+    residency::BufferPool::Buffer memory;
     std::shared_ptr<c10::Event> arrived;
     void* place = source_->lend(next.index);
     if (place == nullptr) {
       memory = room_for(next);
       place = memory.data();
       source_->fill(next.index, place);
-      arrived = mark_stream(pool_.device());
+      arrived = device::mark_stream(pool_.device());
     }
     attach(next, std::move(memory), place, std::move(arrived));
   }
 }
 
-void Residency::run_prefetch() {
-  use_own_stream(pool_.device());
+void residency::Residency::run_prefetch() {
+  device::use_own_stream(pool_.device());
   std::unique_lock lock(mutex_);
   while (true) {
     prefetch_requested_.wait(lock, [&] { return stopping_ || !prefetch_queue_.empty(); });
     if (stopping_) return;
     fetching_ = prefetch_queue_.front();
     prefetch_queue_.pop_front();
-    Unit& unit = *fetching_;
+    residency::Unit& unit = *fetching_;
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -253,20 +254,20 @@ void Residency::run_prefetch() {
 }
 
 // A unit fetched ahead and not used yet stays: on other ranks it may still be in flight.
-void Residency::release(Unit& unit) {
+void residency::Residency::release(residency::Unit& unit) {
   const std::lock_guard lock(mutex_);
   if (unit.used) try_release(unit);
 }
 
 // The other ranks depend on us for what they fetch ahead, so all prefetches are completed.
-void Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
+void residency::Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
   fetched_.wait(lock, [&] { return prefetch_queue_.empty() && !fetching_; });
 }
 
-void Residency::release_all() {
+void residency::Residency::release_all() {
   std::unique_lock lock(mutex_);
   finish_fetching(lock);
-  changed_ = mark_stream(pool_.device());
+  changed_ = device::mark_stream(pool_.device());
   for (const auto& unit : units_) {
     unit->come_again = 0;  // those arrivals had the old values
     if (try_release(*unit)) continue;
@@ -279,32 +280,34 @@ void Residency::release_all() {
   current_.store(nullptr, std::memory_order_relaxed);
 }
 
-void Residency::end_of_pass() {
+void residency::Residency::end_of_pass() {
   const std::lock_guard lock(mutex_);
   policy_.end_of_pass();
 }
 
-uint64_t Residency::order_hash() {
+uint64_t residency::Residency::order_hash() {
   const std::lock_guard lock(mutex_);
   return policy_.order_hash();
 }
 
-void Residency::stop_prefetching() {
+void residency::Residency::stop_prefetching() {
   const std::lock_guard lock(mutex_);
   policy_.stop_prefetching();
 }
 
-void Residency::store(Unit& unit) { source_->store(unit.index, unit.memory.data()); }
+void residency::Residency::store(residency::Unit& unit) {
+  source_->store(unit.index, unit.memory.data());
+}
 
 struct FullParameters::State {
-  std::vector<Unit*> units;  // pinned
+  std::vector<residency::Unit*> units;  // pinned
   bool writeback = false;
 
   ~State() {
-    for (Unit* unit : units) {
+    for (residency::Unit* unit : units) {
       if (writeback) unit->residency->store(*unit);
       unit->writable.fetch_sub(1);
-      Residency::unpin(*unit);
+      residency::Residency::unpin(*unit);
       // Other ranks own the rest of the unit; the next use gathers what they stored.
       unit->residency->release(*unit);
     }
@@ -315,9 +318,9 @@ FullParameters::FullParameters(const std::vector<at::Tensor>& parameters, bool w
     : state_(std::make_unique<State>()) {
   state_->writeback = writeback;
   for (const at::Tensor& parameter : parameters) {
-    const ManagedStorage* const managed = managed_storage_of(parameter);
+    const residency::ManagedStorage* const managed = residency::managed_storage_of(parameter);
     if (managed == nullptr) continue;
-    Unit* const unit = managed->unit;
+    residency::Unit* const unit = managed->unit;
     if (std::find(state_->units.begin(), state_->units.end(), unit) != state_->units.end()) {
       continue;
     }

@@ -20,7 +20,7 @@
 #include "residency/residency_policy.h"
 #include "residency/unit.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 class Residency {
  public:
@@ -90,4 +90,4 @@ class Residency {
   std::thread thread_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -6,7 +6,7 @@
 #include "residency/packed.h"
 #include "residency/residency.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 // Identifies our storages; the memory belongs to the unit, so there is nothing to free.
@@ -59,4 +59,4 @@ void visit_in_groups(const std::vector<at::Tensor>& tensors,
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::residency

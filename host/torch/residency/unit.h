@@ -20,7 +20,7 @@
 #include "residency/buffer_pool.h"
 #include "residency/residency_policy.h"
 
-namespace coupler {
+namespace coupler::residency {
 
 class PackedFormat;
 class Residency;
@@ -131,4 +131,4 @@ class InUse {
 void visit_in_groups(const std::vector<at::Tensor>& tensors,
                      const std::function<void(at::TensorList)>& visit);
 
-}  // namespace coupler
+}  // namespace coupler::residency

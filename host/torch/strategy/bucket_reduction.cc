@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 // Rounds to nearest. bf16 has fp32's range and 8 bits of precision; fp16 has 11 bits and becomes
@@ -117,11 +117,11 @@ class ScaledIntegers final : public GradientCodec {
 
 }  // namespace
 
-std::shared_ptr<const GradientCodec> make_codec(const CommunicationConfig& config) {
+std::shared_ptr<const GradientCodec> make_codec(const config::CommunicationConfig& config) {
   if (config.gradients == "bf16") return std::make_shared<ShortFloats>(at::kBFloat16);
   if (config.gradients == "fp16") return std::make_shared<ShortFloats>(at::kHalf);
   if (config.gradients == "int8") return std::make_shared<ScaledIntegers>(config.int8_block);
   return nullptr;
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -11,7 +11,7 @@
 
 #include "config/config.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 class BucketReduction {
  public:
@@ -47,6 +47,6 @@ class GradientCodec {
 };
 
 // bf16, fp16 or int8 of communication.gradients; null for the others.
-std::shared_ptr<const GradientCodec> make_codec(const CommunicationConfig& config);
+std::shared_ptr<const GradientCodec> make_codec(const config::CommunicationConfig& config);
 
-}  // namespace coupler
+}  // namespace coupler::strategy

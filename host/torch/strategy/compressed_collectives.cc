@@ -8,7 +8,7 @@
 #include "device/device_memory.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 constexpr int64_t kCacheLine = 64;  // bytes
@@ -83,8 +83,8 @@ db_op CompressedAllReduce::exchange_parts() {
   }
   db_op op{};
   op.kind = DB_ALL_TO_ALL_V;
-  op.dtype = to_db_dtype(at::kByte);
-  op.memory = memory_of(memory_.device());
+  op.dtype = tensors::to_db_dtype(at::kByte);
+  op.memory = tensors::memory_of(memory_.device());
   op.send = sent_.const_data_ptr();
   op.recv = received_.mutable_data_ptr();
   op.send_counts = to_send_.data();
@@ -105,8 +105,8 @@ db_op CompressedAllReduce::gather_sums() {
   }
   db_op op{};
   op.kind = DB_ALL_GATHER_V;
-  op.dtype = to_db_dtype(at::kByte);
-  op.memory = memory_of(memory_.device());
+  op.dtype = tensors::to_db_dtype(at::kByte);
+  op.memory = tensors::memory_of(memory_.device());
   op.send = sent_.const_data_ptr();
   op.recv = sums_.mutable_data_ptr();
   op.recv_counts = parts_.sizes.data();
@@ -121,10 +121,9 @@ void CompressedAllReduce::finish() {
   for (at::Tensor& part : padding_) part.zero_();
 }
 
-CompressedReduceScatter::CompressedReduceScatter(Communicator& comm, const GradientCodec& codec,
-                                                 const std::vector<uint64_t>& counts,
-                                                 at::Tensor values, at::Tensor own,
-                                                 at::Tensor error, BufferPool& pool, bool overlap)
+CompressedReduceScatter::CompressedReduceScatter(
+    comm::Communicator& comm, const GradientCodec& codec, const std::vector<uint64_t>& counts,
+    at::Tensor values, at::Tensor own, at::Tensor error, residency::BufferPool& pool, bool overlap)
     : codec_(&codec), others_(comm.size() - 1), own_(std::move(own)) {
   const CodedParts parts(codec, counts);
   const int rank = comm.rank();
@@ -142,8 +141,8 @@ CompressedReduceScatter::CompressedReduceScatter(Communicator& comm, const Gradi
     const int64_t n = parts.count(r);
     if (n > 0) {
       codec.encode(parts.of(values, r),
-                   over_memory(static_cast<char*>(sent_.data()) + to, codec.bytes(n), at::kByte,
-                               values.device()),
+                   device::over_memory(static_cast<char*>(sent_.data()) + to, codec.bytes(n),
+                                       at::kByte, values.device()),
                    error.defined() ? parts.of(error, r) : at::Tensor());
     }
     to += static_cast<int64_t>(parts.sizes[static_cast<size_t>(r)]);
@@ -152,8 +151,8 @@ CompressedReduceScatter::CompressedReduceScatter(Communicator& comm, const Gradi
   if (error.defined()) parts.of(error, rank).zero_();
   db_op op{};
   op.kind = DB_ALL_TO_ALL_V;
-  op.dtype = to_db_dtype(at::kByte);
-  op.memory = memory_of(values.device());
+  op.dtype = tensors::to_db_dtype(at::kByte);
+  op.memory = tensors::memory_of(values.device());
   op.send = sent_.data();
   op.recv = received_.data();
   op.send_counts = to_send_.data();
@@ -171,10 +170,10 @@ void CompressedReduceScatter::wait() {
   if (n == 0) return;
   if (own_.data_ptr() != own_values_.data_ptr()) own_.copy_(own_values_);
   for (int64_t k = 0; k < others_; ++k) {
-    codec_->decode(over_memory(static_cast<char*>(received_.data()) + k * message_,
-                               codec_->bytes(n), at::kByte, own_.device()),
+    codec_->decode(device::over_memory(static_cast<char*>(received_.data()) + k * message_,
+                                       codec_->bytes(n), at::kByte, own_.device()),
                    own_, /*add=*/true);
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -15,7 +15,7 @@
 #include "residency/buffer_pool.h"
 #include "strategy/bucket_reduction.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // How n elements are divided: rank r has [begins[r], begins[r + 1]); its code starts at bytes[r],
 // aligned, and takes sizes[r] bytes, padding included.
@@ -73,9 +73,9 @@ class CompressedReduceScatter {
   // this rank], may alias their place in values. error: like values, or undefined; is added to
   // values, then set to what encoding lost. The tensors must stay valid until wait() has returned.
   // Without overlap the collective is complete on return.
-  CompressedReduceScatter(Communicator& comm, const GradientCodec& codec,
+  CompressedReduceScatter(comm::Communicator& comm, const GradientCodec& codec,
                           const std::vector<uint64_t>& counts, at::Tensor values, at::Tensor own,
-                          at::Tensor error, BufferPool& pool, bool overlap);
+                          at::Tensor error, residency::BufferPool& pool, bool overlap);
   CompressedReduceScatter(CompressedReduceScatter&&) = default;
 
   // Waits; `own` then holds the sum.
@@ -87,8 +87,8 @@ class CompressedReduceScatter {
   int others_;
   at::Tensor own_values_, own_;
   std::vector<uint64_t> to_send_, to_receive_;
-  BufferPool::Buffer sent_, received_;
-  Work work_;  // last: its destructor waits before the memory is freed
+  residency::BufferPool::Buffer sent_, received_;
+  comm::Work work_;  // last: its destructor waits before the memory is freed
 };
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -12,25 +12,26 @@
 #include "empty_weights/empty_weights.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 // The offloaded memory for optimizer state; null: the state stays on the device.
-std::unique_ptr<OffloadedMemory> place_for_state(const MemoryConfig& memory, c10::Device device) {
+std::unique_ptr<residency::OffloadedMemory> place_for_state(const config::MemoryConfig& memory,
+                                                            c10::Device device) {
   if (memory.offload_optimizer_device == "cpu" && !device.is_cpu()) {
-    return std::make_unique<OffloadedMemory>(OffloadPlace{}, device);
+    return std::make_unique<residency::OffloadedMemory>(residency::OffloadPlace{}, device);
   }
   if (memory.offload_optimizer_device != "nvme") return nullptr;
-  return std::make_unique<OffloadedMemory>(
-      OffloadPlace{.folder = memory.offload_optimizer_nvme_path,
-                   .buffers = static_cast<int>(memory.offload_optimizer_buffer_count)},
+  return std::make_unique<residency::OffloadedMemory>(
+      residency::OffloadPlace{.folder = memory.offload_optimizer_nvme_path,
+                              .buffers = static_cast<int>(memory.offload_optimizer_buffer_count)},
       device);
 }
 
 }  // namespace
 
-LocalSgd::LocalSgd(const CommunicationConfig& config, FlatParameters& flat,
-                   std::shared_ptr<Communicator> comm, std::vector<at::Tensor> buffers)
+LocalSgd::LocalSgd(const config::CommunicationConfig& config, FlatParameters& flat,
+                   std::shared_ptr<comm::Communicator> comm, std::vector<at::Tensor> buffers)
     : flat_(flat),
       comm_(std::move(comm)),
       buffers_(std::move(buffers)),
@@ -62,13 +63,13 @@ void LocalSgd::average() {
   for (size_t i = 0; i < flat_.groups().size(); ++i) {
     at::Tensor& parameters = flat_.groups()[i].parameters;
     parameters.mul_(1.0 / comm_->size());
-    comm_->run(all_reduce_op(parameters, DB_SUM));
+    comm_->run(tensors::all_reduce_op(parameters, DB_SUM));
     if (momentum_ == 0) continue;
     at::Tensor& velocity = velocity_[i];
     velocity.mul_(momentum_).add_(parameters).sub_(previous_[i]);
     parameters.copy_(previous_[i].add_(velocity));
   }
-  if (!buffers_.empty()) broadcast_coalesced(*comm_, buffers_, 0);
+  if (!buffers_.empty()) tensors::broadcast_coalesced(*comm_, buffers_, 0);
 }
 
 std::vector<StateTensor> LocalSgd::state_tensors() const {
@@ -83,9 +84,9 @@ std::vector<StateTensor> LocalSgd::state_tensors() const {
   return result;
 }
 
-DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm,
-                           const TrainingConfig& config, const MemoryConfig& memory,
-                           const CommunicationConfig& communication)
+DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> comm,
+                           const config::TrainingConfig& config, const config::MemoryConfig& memory,
+                           const config::CommunicationConfig& communication)
     : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory, model().device)) {
   const bool several = comm != nullptr && comm->size() > 1;
   if (several) {
@@ -117,10 +118,11 @@ DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm,
   describe({.text = "whole on every rank", .types = types_of(model())});
   if (!several) return;
 
-  for (const FlatGroup& group : flat().groups()) comm->run(broadcast_op(group.parameters, 0));
+  for (const FlatGroup& group : flat().groups())
+    comm->run(tensors::broadcast_op(group.parameters, 0));
   std::vector<at::Tensor> rest = frozen;
   rest.insert(rest.end(), buffers.begin(), buffers.end());
-  broadcast_coalesced(*comm, rest, 0);
+  tensors::broadcast_coalesced(*comm, rest, 0);
   if (trainable.empty()) return;
   if (config.broadcast_buffers) buffers_ = std::move(buffers);
   comm_ = std::move(comm);
@@ -134,15 +136,16 @@ DataParallel::DataParallel(Model described, std::shared_ptr<Communicator> comm,
 }
 
 void DataParallel::make_meta_tensors() {
-  std::vector<MetaTensor> on_meta;
+  std::vector<empty_weights::MetaTensor> on_meta;
   for (const ModelParameter& parameter : model().parameters) {
     if (parameter.tensor.is_meta()) on_meta.push_back({parameter.name, parameter.tensor});
   }
   for (const auto& [name, buffer] : model().buffers) {
     if (buffer.is_meta()) on_meta.push_back({name, buffer});
   }
-  materialize(on_meta,
-              [&](size_t i, const at::Tensor& value) { put_value(on_meta[i].tensor, value); });
+  empty_weights::materialize(on_meta, [&](size_t i, const at::Tensor& value) {
+    empty_weights::put_value(on_meta[i].tensor, value);
+  });
 }
 
 void DataParallel::begin_local_sgd(int64_t steps) {
@@ -153,8 +156,8 @@ void DataParallel::begin_local_sgd(int64_t steps) {
   }
   if (reducer_ == nullptr) return;  // nothing is trained
   if (local_sgd_ == nullptr) {
-    local_sgd_ = std::make_unique<LocalSgd>(CommunicationConfig{.local_sgd_steps = steps}, flat(),
-                                            comm_, buffers_);
+    local_sgd_ = std::make_unique<LocalSgd>(config::CommunicationConfig{.local_sgd_steps = steps},
+                                            flat(), comm_, buffers_);
   }
   local_sgd_->set_steps(steps);
   in_local_sgd_ = true;
@@ -211,4 +214,4 @@ double DataParallel::gradient_norm() {
   return norm;
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

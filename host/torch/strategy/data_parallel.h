@@ -19,7 +19,7 @@
 #include "strategy/model.h"
 #include "strategy/strategy.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // LocalSGD: ranks train independently, and every few optimizer steps their parameters become the
 // average over all ranks; with momentum, that average moved further in the direction of earlier
@@ -28,8 +28,8 @@ class LocalSgd {
  public:
   // The parameters must be equal on all ranks. buffers: set to rank 0's with each average. flat
   // must outlive this.
-  LocalSgd(const CommunicationConfig& config, FlatParameters& flat,
-           std::shared_ptr<Communicator> comm, std::vector<at::Tensor> buffers);
+  LocalSgd(const config::CommunicationConfig& config, FlatParameters& flat,
+           std::shared_ptr<comm::Communicator> comm, std::vector<at::Tensor> buffers);
 
   // Call after each step of an optimizer, on every rank.
   void stepped() { ++since_average_; }
@@ -47,7 +47,7 @@ class LocalSgd {
   void average();
 
   FlatParameters& flat_;
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<comm::Communicator> comm_;
   const std::vector<at::Tensor> buffers_;
   int64_t steps_;
   const double momentum_;
@@ -62,8 +62,9 @@ class DataParallel : public Strategy {
   // variable; those on meta are materialized. comm: only for gradients; null for one process.
   // Throws Error(kConfig, kIo) if an optimizer's state cannot be offloaded as configured.
   // Throws Error(kUnsupported) if the transport lacks what a compression needs.
-  DataParallel(Model model, std::shared_ptr<Communicator> comm, const TrainingConfig& config,
-               const MemoryConfig& memory, const CommunicationConfig& communication = {});
+  DataParallel(Model model, std::shared_ptr<comm::Communicator> comm,
+               const config::TrainingConfig& config, const config::MemoryConfig& memory,
+               const config::CommunicationConfig& communication = {});
 
   // Between begin and end the ranks train independently: gradients are not averaged. Call
   // average_if_due() after optimizer steps; it averages parameters over ranks once `steps` steps
@@ -93,8 +94,9 @@ class DataParallel : public Strategy {
   // Whether gradients are averaged if set_sync allows it.
   bool averages_gradients() const { return reducer_ != nullptr && !in_local_sgd_; }
 
-  std::unique_ptr<OffloadedMemory> optimizer_memory_;  // null: optimizer state is not offloaded
-  std::shared_ptr<Communicator> comm_;        // null for one process, or if nothing is trained
+  std::unique_ptr<residency::OffloadedMemory>
+      optimizer_memory_;                      // null: optimizer state is not offloaded
+  std::shared_ptr<comm::Communicator> comm_;  // null for one process, or if nothing is trained
   std::vector<at::Tensor> buffers_;           // set to rank 0's with each average
   std::shared_ptr<LocalGradients> local_;     // used while gradients are not averaged
   std::shared_ptr<GradientReducer> reducer_;  // null for one process, or if LocalSGD is configured
@@ -103,4 +105,4 @@ class DataParallel : public Strategy {
   int copies_ = 1, copy_ = 0;                 // number of ranks, and this one
 };
 
-}  // namespace coupler
+}  // namespace coupler::strategy

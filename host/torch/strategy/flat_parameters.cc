@@ -10,26 +10,26 @@
 #include "residency/intercept.h"
 #include "sharding/flat_layout.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes) {
   at::Tensor result = at::empty({0}, memory.options());
   result.set_(memory.storage(), memory.storage_offset() + offset, sizes,
               c10::contiguous_strides(sizes));
-  if (has_intercept(memory)) put_intercept(result);
+  if (residency::has_intercept(memory)) residency::put_intercept(result);
   return result;
 }
 
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                                bool flat_gradients, c10::Device device, int64_t most_elements) {
   const at::NoGradGuard no_grad;
-  std::vector<FlatParameter> sizes;
+  std::vector<sharding::FlatParameter> sizes;
   for (const auto& [name, parameter] : parameters) {
     sizes.push_back({.dtype = static_cast<int>(parameter.scalar_type()),
                      .element_size = static_cast<int64_t>(parameter.element_size()),
                      .numel = parameter.numel()});
   }
-  for (const FlatLayout& layout : lay_out_flat(sizes, most_elements)) {
+  for (const sharding::FlatLayout& layout : sharding::lay_out_flat(sizes, most_elements)) {
     const at::ScalarType type = parameters[layout.parameters.front()].second.scalar_type();
     const auto options = at::TensorOptions(type).device(device);
     FlatGroup group;
@@ -48,7 +48,7 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
       const at::Tensor data = place_in(group.parameters, slot.offset, parameter.sizes());
       data.copy_(parameter);
       if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().to(device);
-      set_value(parameter, data);
+      empty_weights::set_value(parameter, data);
       if (flat_gradients) {
         slot.gradient = place_in(group.gradients, slot.offset, parameter.sizes());
       }
@@ -94,4 +94,4 @@ int FlatParameters::find(const at::Tensor& parameter) const {
   return it == slots_.end() ? -1 : static_cast<int>(it - slots_.begin());
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

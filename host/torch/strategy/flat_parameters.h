@@ -11,9 +11,11 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
-
+namespace coupler::residency {
 class OffloadedMemory;
+}
+
+namespace coupler::strategy {
 
 // One parameter's place. offset and numel are in elements of the group's buffers.
 struct FlatSlot {
@@ -27,9 +29,10 @@ struct FlatSlot {
 
 // Slots of one dtype in one memory; [first_slot, end_slot) of FlatParameters::slots.
 struct FlatGroup {
-  at::Tensor parameters;                    // [numel], padding between slots included (zeros)
-  at::Tensor gradients;                     // likewise; undefined if gradients are not flat
-  OffloadedMemory* state_memory = nullptr;  // where its optimizer state is; null: in memory
+  at::Tensor parameters;  // [numel], padding between slots included (zeros)
+  at::Tensor gradients;   // likewise; undefined if gradients are not flat
+  residency::OffloadedMemory* state_memory =
+      nullptr;  // where its optimizer state is; null: in memory
   size_t first_slot = 0, end_slot = 0;
 };
 
@@ -74,4 +77,4 @@ class FlatParameters {
 // since LibTorch's zero_grad detaches gradients in place, which views do not allow.
 at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes);
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -11,7 +11,7 @@
 #include "strategy/compressed_collectives.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 // The padding between and after a bucket's slots. `begin` is the bucket's offset in its group.
@@ -34,7 +34,7 @@ class WholeReduction final : public BucketReduction {
  public:
   explicit WholeReduction(at::Tensor memory) : memory_(std::move(memory)) {}
   int operations() const override { return 1; }
-  db_op operation(int) override { return all_reduce_op(memory_, DB_SUM); }
+  db_op operation(int) override { return tensors::all_reduce_op(memory_, DB_SUM); }
   void finish() override {}
 
  private:
@@ -47,23 +47,23 @@ std::unique_ptr<BucketReduction> whole_reduction(at::Tensor memory) {
   return std::make_unique<WholeReduction>(std::move(memory));
 }
 
-void require_bytes(const Communicator& comm, db_kind kind, c10::Device device) {
+void require_bytes(const comm::Communicator& comm, db_kind kind, c10::Device device) {
   db_op op{};
   op.kind = kind;
-  op.dtype = to_db_dtype(at::kByte);
-  op.memory = memory_of(device);
+  op.dtype = tensors::to_db_dtype(at::kByte);
+  op.memory = tensors::memory_of(device);
   if (comm.supports(op)) return;
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("communication.gradients needs {} of {}, which '{}' does not support",
-                  kind_name(kind), dtype_name(op.dtype), comm.backend()),
+                  comm::kind_name(kind), comm::dtype_name(op.dtype), comm.backend()),
       {.subject = "communication.gradients",
        .hint = "set it to none, or use a transport that supports it; `coupler plugins --matrix` "
                "shows what each supports"});
 }
 
-GradientCompression::GradientCompression(const CommunicationConfig& config,
-                                         const FlatParameters& flat, const Communicator& comm)
+GradientCompression::GradientCompression(const config::CommunicationConfig& config,
+                                         const FlatParameters& flat, const comm::Communicator& comm)
     : flat_(flat),
       rank_(comm.rank()),
       ranks_(comm.size()),
@@ -139,4 +139,4 @@ std::vector<StateTensor> GradientCompression::state_tensors() const {
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

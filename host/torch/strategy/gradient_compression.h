@@ -13,14 +13,14 @@
 #include "strategy/model.h"
 #include "strategy/power_sgd.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 class GradientCompression {
  public:
   // flat must outlive this and everything it makes. Throws Error(kUnsupported) if the transport
   // lacks an operation it needs.
-  GradientCompression(const CommunicationConfig& config, const FlatParameters& flat,
-                      const Communicator& comm);
+  GradientCompression(const config::CommunicationConfig& config, const FlatParameters& flat,
+                      const comm::Communicator& comm);
 
   // Whether reducing changes gradients, so that data that must stay exact is reduced separately.
   bool lossy() const { return codec_ != nullptr || power_sgd_ != nullptr; }
@@ -46,6 +46,6 @@ class GradientCompression {
 std::unique_ptr<BucketReduction> whole_reduction(at::Tensor memory);
 
 // Throws Error(kUnsupported) naming the setting if the transport lacks the operation on bytes.
-void require_bytes(const Communicator& comm, db_kind kind, c10::Device device);
+void require_bytes(const comm::Communicator& comm, db_kind kind, c10::Device device);
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -11,7 +11,7 @@
 
 #include "residency/autograd_node.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 class Hook : public torch::autograd::FunctionPostHook {
@@ -38,7 +38,7 @@ void GradientHooks::add(const at::Tensor& parameter, std::weak_ptr<GradientListe
                         size_t index) {
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   accumulator->add_post_hook(std::make_unique<Hook>(std::move(listener), index));
-  accumulators_.push_back(std::make_shared<AutogradNode>(std::move(accumulator)));
+  accumulators_.push_back(std::make_shared<residency::AutogradNode>(std::move(accumulator)));
 }
 
 void after_backward(std::function<void()> done) {
@@ -75,4 +75,4 @@ void throw_second_gradient(const std::string& name) {
                        "no_sync() and synchronize in the last one"});
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

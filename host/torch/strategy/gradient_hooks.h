@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::strategy {
 
 class GradientListener {
  public:
@@ -48,4 +48,4 @@ class NestedBackward {
 void require_dense_gradient(const at::Tensor& gradient, const std::string& name);
 [[noreturn]] void throw_second_gradient(const std::string& name);
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -47,7 +47,7 @@ BucketTuner::BucketTuner(int64_t total_bytes, double cap_mb) {
   settled_ = candidates_.size() == 1;
 }
 
-bool BucketTuner::report(double seconds, Communicator& comm) {
+bool BucketTuner::report(double seconds, comm::Communicator& comm) {
   if (settled_) return false;
   times_[current_].push_back(seconds);
   const size_t before = current_;
@@ -56,7 +56,7 @@ bool BucketTuner::report(double seconds, Communicator& comm) {
   return before != current_;
 }
 
-void BucketTuner::choose_fastest(Communicator& comm) {
+void BucketTuner::choose_fastest(comm::Communicator& comm) {
   settled_ = true;
   std::vector<double> medians;
   for (std::vector<double>& times : times_) {
@@ -94,9 +94,9 @@ double now_seconds() {
 
 }  // namespace
 
-GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
+GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<comm::Communicator> comm,
                                  std::vector<at::Tensor> buffers, double bucket_cap_mb,
-                                 const CommunicationConfig& communication)
+                                 const config::CommunicationConfig& communication)
     : flat_(flat),
       comm_(std::move(comm)),
       buffers_(std::move(buffers)),
@@ -289,7 +289,7 @@ void GradientReducer::end_backward() {
 void GradientReducer::abandon_backward() {
   active_ = false;
   set_factor(1);
-  for (Bucket& bucket : buckets_) bucket.work = Work();
+  for (Bucket& bucket : buckets_) bucket.work = comm::Work();
 }
 
 void GradientReducer::finish() {
@@ -317,7 +317,7 @@ void GradientReducer::finish() {
   for (Bucket& bucket : buckets_) complete(bucket);
   publish_gradients();
   set_factor(1);
-  if (!buffers_.empty()) broadcast_coalesced(*comm_, buffers_, 0);
+  if (!buffers_.empty()) tensors::broadcast_coalesced(*comm_, buffers_, 0);
   if (tuner_.report(now_seconds() - began_, *comm_)) cut_buckets();
 }
 
@@ -332,4 +332,4 @@ void GradientReducer::publish_gradients() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

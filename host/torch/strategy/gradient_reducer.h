@@ -23,7 +23,7 @@
 #include "strategy/gradient_sync.h"
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // BucketTuner: chooses how gradients are cut into buckets: tries a few plans in the first steps and
 // keeps the fastest. All ranks choose the same one, since they compare the slowest rank's times.
@@ -45,10 +45,10 @@ class BucketTuner {
 
   // Reports the seconds that one synchronized backward took under plan(); true if plan() has
   // changed. Every few calls collective, at the same calls on every rank.
-  bool report(double seconds, Communicator& comm);
+  bool report(double seconds, comm::Communicator& comm);
 
  private:
-  void choose_fastest(Communicator& comm);
+  void choose_fastest(comm::Communicator& comm);
 
   std::vector<BucketPlan> candidates_;
   std::vector<std::vector<double>> times_;  // by candidate
@@ -62,9 +62,9 @@ class GradientReducer final : public GradientSync,
  public:
   // buffers are broadcast from rank 0 after each reduction; empty: none are. flat must outlive
   // this. Throws Error(kUnsupported) if the transport lacks what a compression needs.
-  GradientReducer(FlatParameters& flat, std::shared_ptr<Communicator> comm,
+  GradientReducer(FlatParameters& flat, std::shared_ptr<comm::Communicator> comm,
                   std::vector<at::Tensor> buffers, double bucket_cap_mb,
-                  const CommunicationConfig& communication);
+                  const config::CommunicationConfig& communication);
 
   // Puts the hooks on the parameters. Call once, after construction in a shared_ptr.
   void install();
@@ -86,7 +86,7 @@ class GradientReducer final : public GradientSync,
     std::unique_ptr<BucketReduction> reduction = nullptr;
     int issued = 0;         // number of its collectives issued in this backward
     bool complete = false;  // memory holds the sum
-    Work work = {};
+    comm::Work work = {};
   };
 
   void on_gradient(size_t slot) override;
@@ -104,15 +104,15 @@ class GradientReducer final : public GradientSync,
   void cut_buckets();
 
   FlatParameters& flat_;
-  std::shared_ptr<Communicator> comm_;
+  std::shared_ptr<comm::Communicator> comm_;
   std::vector<at::Tensor> buffers_;
   GradientCompression compression_;
   BucketTuner tuner_;
   at::Tensor scale_;  // factor / world_size, 0-dimensional: keeps the gradient's dtype
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
-  std::vector<uint8_t> taken_;            // by slot, whether taken in this backward
-  std::vector<Registration> registered_;  // of the groups' flat gradients
+  std::vector<uint8_t> taken_;                  // by slot, whether taken in this backward
+  std::vector<comm::Registration> registered_;  // of the groups' flat gradients
   GradientHooks hooks_;
   size_t next_bucket_ = 0;
   size_t next_handed_ = 0;  // the next bucket to hand over to consumers
@@ -122,4 +122,4 @@ class GradientReducer final : public GradientSync,
   double began_ = 0;        // time of the first hook, in seconds
 };
 
-}  // namespace coupler
+}  // namespace coupler::strategy

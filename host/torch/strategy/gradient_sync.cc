@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace coupler {
+namespace coupler::strategy {
 
 void GradientSync::add_consumer(const std::shared_ptr<GradientConsumer>& consumer) {
   consumers_.push_back(consumer);
@@ -71,4 +71,4 @@ void LocalGradients::abandon_backward() {
   factor_ = 1;
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

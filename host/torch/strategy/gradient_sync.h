@@ -12,7 +12,7 @@
 #include "strategy/flat_parameters.h"
 #include "strategy/gradient_hooks.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // GradientConsumer: uses gradients while backward still runs (an optimizer that works in backward).
 // It receives each gradient as soon as no rank can add to it.
@@ -86,4 +86,4 @@ class LocalGradients final : public GradientSync,
   bool active_ = false;                   // between the first hook of a backward and its end
 };
 
-}  // namespace coupler
+}  // namespace coupler::strategy

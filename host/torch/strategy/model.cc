@@ -12,7 +12,7 @@
 #include "empty_weights/empty_weights.h"
 #include "residency/unit.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 class Describer {
@@ -140,7 +140,7 @@ void move_to(const at::Tensor& variable, c10::Device device) {
   if (variable.device() == device) return;
   const at::Tensor gradient = variable.grad();
   if (gradient.defined()) variable.mutable_grad() = gradient.to(device);
-  give_value(variable, variable.detach().to(device));
+  empty_weights::give_value(variable, variable.detach().to(device));
 }
 
 namespace {
@@ -152,8 +152,8 @@ std::string tensor_text(const at::Tensor& tensor) {
 
 }  // namespace
 
-SharedSettings shared_settings_of(const Model& model) {
-  SharedSettings settings = {
+comm::SharedSettings shared_settings_of(const Model& model) {
+  comm::SharedSettings settings = {
       {"the number of parameters of the model", fmt::to_string(model.parameters.size())},
       {"the number of buffers of the model", fmt::to_string(model.buffers.size())}};
   for (const ModelParameter& parameter : model.parameters) {
@@ -168,7 +168,7 @@ SharedSettings shared_settings_of(const Model& model) {
 
 double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   double sum = 0;
-  visit_in_groups(gradients, [&](at::TensorList bunch) {
+  residency::visit_in_groups(gradients, [&](at::TensorList bunch) {
     std::vector<at::Tensor> norms = at::_foreach_norm(bunch);
     // On a device, reading the norms one by one would wait for each.
     if (!norms[0].is_cpu()) {
@@ -197,4 +197,4 @@ void throw_not_finite(double norm, size_t parameter, const Model& model) {
                        "removing bad samples usually helps"});
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -25,7 +25,7 @@ class Module;
 
 }  // namespace torch::nn
 
-namespace coupler {
+namespace coupler::strategy {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -86,7 +86,7 @@ void move_to(const at::Tensor& variable, c10::Device device);
 // What ranks compare before a model's values move between them. Otherwise the first operation would
 // find a difference, without names.
 
-SharedSettings shared_settings_of(const Model& model);
+comm::SharedSettings shared_settings_of(const Model& model);
 
 // What strategies share in gradient clipping. Pure functions.
 
@@ -96,4 +96,4 @@ double sum_of_squares(const std::vector<at::Tensor>& gradients);
 // finite, an index into model.parameters; their number if every element is finite.
 [[noreturn]] void throw_not_finite(double norm, size_t parameter, const Model& model);
 
-}  // namespace coupler
+}  // namespace coupler::strategy

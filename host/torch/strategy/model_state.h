@@ -16,7 +16,7 @@
 #include "strategy/flat_parameters.h"
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // What this rank keeps of one parameter of a model.
 struct ParameterPart {
@@ -82,4 +82,4 @@ class ModelState {
   FlatParameters flat_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -14,11 +14,11 @@
 #include "sharding/model_description.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 // The description borrows the model's names.
-void describe_model(const Model& model, ModelDescription& description) {
+void describe_model(const Model& model, sharding::ModelDescription& description) {
   for (const ModelModule& module : model.modules) {
     description.add_module(module.name, module.type, module.parent);
   }
@@ -26,13 +26,13 @@ void describe_model(const Model& model, ModelDescription& description) {
     const at::Tensor& tensor = parameter.tensor;
     description.add_parameter(parameter.name, parameter.module,
                               {tensor.sizes().begin(), tensor.sizes().end()},
-                              to_db_dtype(tensor.scalar_type()), tensor.requires_grad());
+                              tensors::to_db_dtype(tensor.scalar_type()), tensor.requires_grad());
   }
 }
 
 class Checker {
  public:
-  Checker(const Communicator& comm, const Model& model) : comm_(comm), model_(model) {}
+  Checker(const comm::Communicator& comm, const Model& model) : comm_(comm), model_(model) {}
 
   [[noreturn]] void refuse(const std::string& what, const std::string& subject) const {
     throw Error(
@@ -44,10 +44,10 @@ class Checker {
   at::ScalarType type_of(db_dtype asked, at::ScalarType otherwise, const std::string& unit) const {
     if (asked == 0) return otherwise;
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
-      if (to_db_dtype(type) == asked) return type;
+      if (tensors::to_db_dtype(type) == asked) return type;
     }
     refuse(fmt::format("unit '{}' names the type {}, which cannot be computed in", unit,
-                       dtype_name(asked)),
+                       comm::dtype_name(asked)),
            unit);
   }
 
@@ -87,12 +87,12 @@ class Checker {
     return result;
   }
 
-  std::optional<OffloadPlace> take(const db_offload* offload, const char* what,
-                                   c10::Device device) const {
+  std::optional<residency::OffloadPlace> take(const db_offload* offload, const char* what,
+                                              c10::Device device) const {
     if (offload == nullptr || offload->place == DB_PLACE_STAY) return std::nullopt;
     if (offload->place == DB_PLACE_HOST) {
       if (device.is_cpu()) return std::nullopt;  // it is already there
-      return OffloadPlace{.pinned = offload->pinned != 0};
+      return residency::OffloadPlace{.pinned = offload->pinned != 0};
     }
     if (offload->place != DB_PLACE_DISK || offload->folder == nullptr ||
         offload->folder[0] == '\0' || offload->buffers < 0) {
@@ -101,7 +101,7 @@ class Checker {
                       offload->buffers, offload->folder == nullptr ? "no folder" : "a folder"),
           what);
     }
-    return OffloadPlace{.folder = offload->folder, .buffers = offload->buffers};
+    return residency::OffloadPlace{.folder = offload->folder, .buffers = offload->buffers};
   }
 
   std::vector<size_t> others() const {
@@ -139,16 +139,16 @@ class Checker {
     return result;
   }
 
-  const Communicator& comm_;
+  const comm::Communicator& comm_;
   const Model& model_;
   std::map<size_t, std::string> owner_;  // the unit of each parameter
 };
 
 // The number of ranks that share this rank's copy. Collective.
-int size_of_group(Communicator& comm, int group, const Checker& checker) {
+int size_of_group(comm::Communicator& comm, int group, const Checker& checker) {
   const at::Tensor mine = at::full({1}, group, at::kInt);
   const at::Tensor all = at::empty({comm.size()}, at::kInt);
-  comm.run(all_gather_op(mine, all));
+  comm.run(tensors::all_gather_op(mine, all));
   std::map<int, int> sizes;
   for (int rank = 0; rank < comm.size(); ++rank) ++sizes[all[rank].item<int>()];
   for (const auto& [other, size] : sizes) {
@@ -173,8 +173,8 @@ std::string unit_text(const PlannedUnit& unit, const Model& model) {
 
 }  // namespace
 
-ShardPlan ask_plan(Communicator& comm, const Model& model) {
-  ModelDescription description;
+ShardPlan ask_plan(comm::Communicator& comm, const Model& model) {
+  sharding::ModelDescription description;
   describe_model(model, description);
   Checker checker(comm, model);
   ShardPlan result;
@@ -197,7 +197,7 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
     }
   });
   result.replicated = checker.others();
-  SharedSettings settings = {
+  comm::SharedSettings settings = {
       {"the number of parameters of the model", fmt::to_string(model.parameters.size())},
       {"the number of units of the model", fmt::to_string(result.units.size())}};
   for (const PlannedUnit& unit : result.units) {
@@ -207,4 +207,4 @@ ShardPlan ask_plan(Communicator& comm, const Model& model) {
   return result;
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -12,7 +12,7 @@
 #include "residency/offloaded_memory.h"
 #include "strategy/model.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 struct PlannedParameter {
   size_t index = 0;              // in Model::parameters
@@ -40,12 +40,12 @@ struct ShardPlan {
   uint64_t reduce_bytes = 0;
   bool overlap = false;
   // Unset: not offloaded, as is an offload to host memory by a model on the CPU.
-  std::optional<OffloadPlace> offload_optimizer, offload_parameters;
+  std::optional<residency::OffloadPlace> offload_optimizer, offload_parameters;
 };
 
 // Asks the plugin of `comm` (all ranks call this with the same model) and checks its answer: every
 // element is owned once, no parameter is in two units, all groups have the same size. Collective:
 // the ranks compare their plans. Throws Error naming plugin, unit, parameter or rank.
-ShardPlan ask_plan(Communicator& comm, const Model& model);
+ShardPlan ask_plan(comm::Communicator& comm, const Model& model);
 
-}  // namespace coupler
+}  // namespace coupler::strategy

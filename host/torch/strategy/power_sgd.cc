@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 // Like torch's min_compression_rate: below it the two products cost more than they save.
@@ -22,7 +22,7 @@ int64_t columns_of(at::IntArrayRef sizes) { return c10::multiply_integers(sizes.
 
 }  // namespace
 
-PowerSgd::PowerSgd(const CommunicationConfig& config, const FlatParameters& flat, bool says)
+PowerSgd::PowerSgd(const config::CommunicationConfig& config, const FlatParameters& flat, bool says)
     : rank_(config.powersgd_rank),
       start_(config.powersgd_start_step),
       warm_(config.powersgd_warm_start),
@@ -131,7 +131,7 @@ PowerSgdReduction::PowerSgdReduction(PowerSgd& state, const std::vector<FlatSlot
 db_op PowerSgdReduction::operation(int i) {
   if (i == 1) return reduce_q();
   narrow_ = operations() == 2;
-  return narrow_ ? reduce_p() : all_reduce_op(memory_, DB_SUM);
+  return narrow_ ? reduce_p() : tensors::all_reduce_op(memory_, DB_SUM);
 }
 
 db_op PowerSgdReduction::reduce_p() {
@@ -140,7 +140,7 @@ db_op PowerSgdReduction::reduce_p() {
     at::mm_out(matrix.p, matrix.values, state_.first_factor(matrix.slot));
   }
   for (size_t i = 0; i < whole_.size(); ++i) whole_sent_[i].copy_(whole_[i]);
-  return all_reduce_op(first_, DB_SUM);
+  return tensors::all_reduce_op(first_, DB_SUM);
 }
 
 // The error is relative to this rank's own part of the sum, P (M^T P)^T. So it is only as large as
@@ -153,7 +153,7 @@ db_op PowerSgdReduction::reduce_q() {
     if (overflow_) continue;
     at::addmm_out(matrix.error, matrix.values, matrix.p, matrix.q.t(), /*beta=*/1, /*alpha=*/-1);
   }
-  return all_reduce_op(second_, DB_SUM);
+  return tensors::all_reduce_op(second_, DB_SUM);
 }
 
 void PowerSgdReduction::finish() {
@@ -165,4 +165,4 @@ void PowerSgdReduction::finish() {
   for (size_t i = 0; i < whole_.size(); ++i) whole_[i].copy_(whole_sent_[i]);
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

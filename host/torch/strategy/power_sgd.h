@@ -15,13 +15,13 @@
 #include "strategy/bucket_reduction.h"
 #include "strategy/flat_parameters.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // The state kept from step to step for all buckets of a model.
 class PowerSgd {
  public:
   // says: log which matrices are reduced uncompressed (set on one rank).
-  PowerSgd(const CommunicationConfig& config, const FlatParameters& flat, bool says);
+  PowerSgd(const config::CommunicationConfig& config, const FlatParameters& flat, bool says);
 
   // Call before each reduction of all buckets. Counts the steps, which are carried, too.
   void begin();
@@ -79,4 +79,4 @@ class PowerSgdReduction final : public BucketReduction {
   bool overflow_ = false;               // whether something in it was not finite
 };
 
-}  // namespace coupler
+}  // namespace coupler::strategy

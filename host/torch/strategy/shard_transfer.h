@@ -14,12 +14,12 @@
 #include "strategy/bucket_reduction.h"
 #include "strategy/compressed_collectives.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // shard: [layout.shard_numel] of this rank. whole: [layout.numel] of `type`; padding that belongs
 // to no transfer is not written. shard may alias its elements' place in whole.
-void gather_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
-                 const void* shard, void* whole, BufferPool& pool);
+void gather_unit(comm::Communicator& comm, const sharding::ShardLayout& layout, at::ScalarType type,
+                 const void* shard, void* whole, residency::BufferPool& pool);
 
 // How a unit's fp32 gradients are encoded between ranks.
 struct UnitCodec {
@@ -33,11 +33,11 @@ class UnitReduction {
   void wait();
 
  private:
-  friend UnitReduction reduce_unit(Communicator&, const ShardLayout&, at::ScalarType,
-                                   const std::vector<const void*>&, void*, void*, BufferPool&,
-                                   const UnitCodec&, bool);
-  std::vector<BufferPool::Buffer> packed_;  // before works_, which read it
-  std::vector<Work> works_;
+  friend UnitReduction reduce_unit(comm::Communicator&, const sharding::ShardLayout&,
+                                   at::ScalarType, const std::vector<const void*>&, void*, void*,
+                                   residency::BufferPool&, const UnitCodec&, bool);
+  std::vector<residency::BufferPool::Buffer> packed_;  // before works_, which read it
+  std::vector<comm::Work> works_;
   std::vector<CompressedReduceScatter> coded_;
 };
 
@@ -46,11 +46,13 @@ class UnitReduction {
 // alias its elements' place in staging, which is then left unspecified; with a codec all input
 // gradients are. Transfers without gradients move nothing. Without overlap no collective is in
 // flight on return.
-UnitReduction reduce_unit(Communicator& comm, const ShardLayout& layout, at::ScalarType type,
-                          const std::vector<const void*>& alone, void* staging, void* shard,
-                          BufferPool& pool, const UnitCodec& coded, bool overlap);
+UnitReduction reduce_unit(comm::Communicator& comm, const sharding::ShardLayout& layout,
+                          at::ScalarType type, const std::vector<const void*>& alone, void* staging,
+                          void* shard, residency::BufferPool& pool, const UnitCodec& coded,
+                          bool overlap);
 
 // Throws Error(kUnsupported) if the transport under comm lacks what gather and reduce need.
-void require_transfers(const Communicator& comm, at::ScalarType gathered, at::ScalarType reduced);
+void require_transfers(const comm::Communicator& comm, at::ScalarType gathered,
+                       at::ScalarType reduced);
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -14,7 +14,7 @@
 #include "strategy/shard_transfer.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 // In 16 bits the sum of many gradients may overflow, so those are divided before they are summed.
@@ -22,8 +22,8 @@ bool is_narrow(at::ScalarType type) { return c10::elementSize(type) < 4; }
 
 }  // namespace
 
-ShardLayout layout_of(const PlannedUnit& unit, const Model& model, int rank, int ranks) {
-  std::vector<ShardParameter> parameters;
+sharding::ShardLayout layout_of(const PlannedUnit& unit, const Model& model, int rank, int ranks) {
+  std::vector<sharding::ShardParameter> parameters;
   for (const PlannedParameter& parameter : unit.parameters) {
     const at::Tensor& tensor = model.parameters[parameter.index].tensor;
     parameters.push_back({.index = parameter.index,
@@ -31,12 +31,12 @@ ShardLayout layout_of(const PlannedUnit& unit, const Model& model, int rank, int
                           .numel = tensor.numel(),
                           .trains = tensor.requires_grad()});
   }
-  return ShardLayout(parameters, unit.gradients == DB_GRADIENTS_WHOLE, rank, ranks);
+  return sharding::ShardLayout(parameters, unit.gradients == DB_GRADIENTS_WHOLE, rank, ranks);
 }
 
 ShardUnit::ShardUnit(const PlannedUnit& planned, const Model& model, int rank, int ranks)
     : plan(planned), device(model.device), layout(layout_of(planned, model, rank, ranks)) {
-  for (const ShardPart& part : layout.parts) {
+  for (const sharding::ShardPart& part : layout.parts) {
     const ModelParameter& parameter = model.parameters[part.index];
     ShardMember member;
     member.name = parameter.name;
@@ -47,7 +47,7 @@ ShardUnit::ShardUnit(const PlannedUnit& planned, const Model& model, int rank, i
 }
 
 void ShardUnit::take_value(size_t index, const at::Tensor& value) {
-  const ShardPart& part = members[index].part;
+  const sharding::ShardPart& part = members[index].part;
   if (part.begin == part.end) return;
   const int64_t own = part.end - part.begin;
   place_in(master, part.shard_offset, {own})
@@ -56,7 +56,7 @@ void ShardUnit::take_value(size_t index, const at::Tensor& value) {
 
 void ShardUnit::make_variables() {
   for (ShardMember& member : members) {
-    const ShardPart& part = member.part;
+    const sharding::ShardPart& part = member.part;
     if (part.begin == part.end || !member.parameter.requires_grad()) continue;
     member.own = place_in(master, part.shard_offset, {part.end - part.begin});
     member.own.set_requires_grad(true);
@@ -70,7 +70,7 @@ void ShardUnit::encode_gradients(const std::shared_ptr<const GradientCodec>& cod
   coded.errors.assign(layout.transfers.size(), {});
   if (!codec->needs_error_feedback()) return;
   for (size_t i = 0; i < layout.transfers.size(); ++i) {
-    const ShardTransfer& transfer = layout.transfers[i];
+    const sharding::ShardTransfer& transfer = layout.transfers[i];
     if (!transfer.trains) continue;
     coded.errors[i] = at::zeros({transfer.numel}, at::TensorOptions(at::kFloat).device(device));
   }
@@ -96,7 +96,7 @@ void ShardUnit::abandon() {
   staging_memory_ = nullptr;
 }
 
-void ShardUnit::need_staging(BufferPool& pool) {
+void ShardUnit::need_staging(residency::BufferPool& pool) {
   if (staging_memory_ != nullptr) return;
   if (whole_gradient.defined()) {
     if (layout.in_place() && has_gradient()) kept_ = gradient.clone();
@@ -110,13 +110,13 @@ void ShardUnit::need_staging(BufferPool& pool) {
 
 at::Tensor ShardUnit::staging_view(const ShardMember& member) {
   const size_t size = c10::elementSize(plan.reduce_type);
-  return over_memory(static_cast<char*>(staging_memory_) +
-                         static_cast<size_t>(member.part.staging_offset) * size,
-                     member.parameter.numel(), plan.reduce_type, device)
+  return device::over_memory(static_cast<char*>(staging_memory_) +
+                                 static_cast<size_t>(member.part.staging_offset) * size,
+                             member.parameter.numel(), plan.reduce_type, device)
       .view(member.parameter.sizes());
 }
 
-void ShardUnit::take_gradient(size_t index, BufferPool& pool) {
+void ShardUnit::take_gradient(size_t index, residency::BufferPool& pool) {
   const at::NoGradGuard no_grad;
   ShardMember& member = members[index];
   at::Tensor& arrived = member.parameter.mutable_grad();
@@ -150,8 +150,8 @@ void ShardUnit::clear_padding() {
   gradients.emplace_back(layout.staging_numel, layout.staging_numel);
   for (const auto& [begin, next_end] : gradients) {
     if (begin > end) {
-      over_memory(static_cast<char*>(staging_memory_) + static_cast<size_t>(end) * size,
-                  begin - end, plan.reduce_type, device)
+      device::over_memory(static_cast<char*>(staging_memory_) + static_cast<size_t>(end) * size,
+                          begin - end, plan.reduce_type, device)
           .zero_();
     }
     end = next_end;
@@ -167,7 +167,7 @@ bool ShardUnit::has_gradient() const {
 // By transfer; null if its gradients are in staging.
 std::vector<const void*> ShardUnit::gradients_alone() {
   std::vector<const void*> result;
-  for (const ShardTransfer& transfer : layout.transfers) {
+  for (const sharding::ShardTransfer& transfer : layout.transfers) {
     const at::Tensor gradient_alone =
         transfer.alone >= 0 ? members[static_cast<size_t>(transfer.alone)].alone : at::Tensor();
     result.push_back(gradient_alone.defined() ? gradient_alone.const_data_ptr() : nullptr);
@@ -175,7 +175,7 @@ std::vector<const void*> ShardUnit::gradients_alone() {
   return result;
 }
 
-void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, double factor,
+void ShardUnit::begin_reduction(const ShardComms& comms, residency::BufferPool& pool, double factor,
                                 bool overlap) {
   const at::NoGradGuard no_grad;
   factor_ = factor;
@@ -184,7 +184,8 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
   if (staging_memory_ != nullptr) {
     clear_padding();
     if (narrow) {
-      over_memory(staging_memory_, layout.staging_numel, plan.reduce_type, device).mul_(scale);
+      device::over_memory(staging_memory_, layout.staging_numel, plan.reduce_type, device)
+          .mul_(scale);
     }
   }
   if (narrow) {
@@ -195,10 +196,10 @@ void ShardUnit::begin_reduction(const ShardComms& comms, BufferPool& pool, doubl
   // Reduces directly into gradient, unless that holds values that must be kept.
   reduced_ = gradient;
   if (plan.reduce_type != plan.type || (!kept_.defined() && has_gradient()) ||
-      managed_storage_of(gradient) != nullptr) {
+      residency::managed_storage_of(gradient) != nullptr) {
     const size_t size = c10::elementSize(plan.reduce_type);
     room_ = pool.take(static_cast<size_t>(layout.shard_numel) * size);
-    reduced_ = over_memory(room_.data(), layout.shard_numel, plan.reduce_type, device);
+    reduced_ = device::over_memory(room_.data(), layout.shard_numel, plan.reduce_type, device);
     reduced_.zero_();
   }
   reduction_ = reduce_unit(*comms.group, layout, plan.reduce_type, gradients_alone(),
@@ -209,13 +210,14 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
   const at::NoGradGuard no_grad;
   reduction_.wait();
   if (comms.copies != nullptr && layout.shard_numel > 0) {
-    comms.copies->run(all_reduce_op(reduced_, DB_SUM));
+    comms.copies->run(tensors::all_reduce_op(reduced_, DB_SUM));
   }
   const double scale = is_narrow(plan.reduce_type) ? 1.0 : factor_ / comms.world->size();
   if (room_) {
     const bool first = !has_gradient();
-    const InUse in_memory(gradient, first ? InUse::Access::kReplace : InUse::Access::kWrite);
-    if (first && managed_storage_of(gradient) != nullptr) gradient.zero_();
+    const residency::InUse in_memory(
+        gradient, first ? residency::InUse::Access::kReplace : residency::InUse::Access::kWrite);
+    if (first && residency::managed_storage_of(gradient) != nullptr) gradient.zero_();
     if (factor_ != 1.0) scale_gradient();
     add_to_gradient(reduced_, scale);
   } else {
@@ -279,13 +281,13 @@ size_t PeerSource::agree(size_t wanted) {
 void PeerSource::fill(size_t index, void* memory) {
   const ShardUnit& unit = *units_[index];
   const at::ScalarType type = unit.plan.compute_type;
-  const InUse in_memory(unit.master);
-  BufferPool::Buffer room;
+  const residency::InUse in_memory(unit.master);
+  residency::BufferPool::Buffer room;
   const void* shard = unit.master.const_data_ptr();
   if (type != unit.plan.type && unit.layout.shard_numel > 0) {
     room = pool_.take(static_cast<size_t>(unit.layout.shard_numel) * c10::elementSize(type));
     const at::NoGradGuard no_grad;
-    over_memory(room.data(), unit.layout.shard_numel, type, unit.device).copy_(unit.master);
+    device::over_memory(room.data(), unit.layout.shard_numel, type, unit.device).copy_(unit.master);
     shard = room.data();
   }
   try {
@@ -299,11 +301,11 @@ void PeerSource::store(size_t index, const void* memory) {
   ShardUnit& unit = *units_[index];
   const at::NoGradGuard no_grad;
   const at::Tensor whole =
-      over_memory(memory, unit.layout.numel, unit.plan.compute_type, unit.device);
+      device::over_memory(memory, unit.layout.numel, unit.plan.compute_type, unit.device);
   for (size_t i = 0; i < unit.members.size(); ++i) {
-    const ShardPart& part = unit.members[i].part;
+    const sharding::ShardPart& part = unit.members[i].part;
     unit.take_value(i, whole.narrow(0, part.offset, part.numel));
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -17,7 +17,7 @@
 #include "strategy/shard_transfer.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 ShardedModel::~ShardedModel() = default;
 
@@ -35,7 +35,7 @@ std::optional<ParameterPart> ShardedModel::part(size_t parameter) {
   }
   const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
   const ShardMember& member = unit.members[place.index];
-  const ShardPart& own = member.part;
+  const sharding::ShardPart& own = member.part;
   if (own.begin == own.end && own.numel > 0) return std::nullopt;
   return ParameterPart{.parameter = parameter,
                        .begin = own.begin,
@@ -72,12 +72,12 @@ double ShardedModel::gradient_norm() {
     const at::Tensor gradient = gradient_of(i);
     if (gradient.defined()) (places_[i].unit < 0 ? replicated : divided).push_back(gradient);
   }
-  const double sum = all_reduce_number(*comms_.group, sum_of_squares(divided), DB_SUM);
+  const double sum = tensors::all_reduce_number(*comms_.group, sum_of_squares(divided), DB_SUM);
   const double norm = std::sqrt(sum + sum_of_squares(replicated));
   if (std::isfinite(norm)) return norm;
   // Every rank gets here, and all name the first parameter that is not finite on any rank.
   const at::Tensor first = at::scalar_tensor(static_cast<int64_t>(first_not_finite()), at::kLong);
-  comms_.world->run(all_reduce_op(first, DB_MIN));
+  comms_.world->run(tensors::all_reduce_op(first, DB_MIN));
   throw_not_finite(norm, static_cast<size_t>(first.item<int64_t>()), model());
 }
 
@@ -98,10 +98,11 @@ at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard
   const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
   PlannedUnit alone = unit.plan;
   alone.parameters = {unit.plan.parameters[place.index]};
-  const ShardLayout layout = layout_of(alone, model(), unit.layout.rank, unit.layout.ranks);
+  const sharding::ShardLayout layout =
+      layout_of(alone, model(), unit.layout.rank, unit.layout.ranks);
   const at::Tensor value = at::empty(model().parameters[parameter].tensor.sizes(), shard.options());
-  const ShardPart& part = unit.members[place.index].part;
-  const InUse in_memory(shard);
+  const sharding::ShardPart& part = unit.members[place.index].part;
+  const residency::InUse in_memory(shard);
   const char* const own = static_cast<const char*>(shard.const_data_ptr()) +
                           static_cast<size_t>(part.shard_offset) * shard.element_size();
   gather_unit(*comms_.group, layout, shard.scalar_type(), own, value.mutable_data_ptr(), pool_);
@@ -115,7 +116,7 @@ at::Tensor ShardedModel::whole_gradient(size_t parameter) {
   // A gradient that was only accumulated is still with the parameter.
   if (place.unit < 0 || here.defined()) return here;
   const at::Tensor known = at::scalar_tensor(gradient_of(parameter).defined() ? 1 : 0, at::kByte);
-  comms_.world->run(all_reduce_op(known, DB_MAX));
+  comms_.world->run(tensors::all_reduce_op(known, DB_MAX));
   if (known.item<int>() == 0) return {};
   return gather_member(parameter, units_[static_cast<size_t>(place.unit)]->gradient);
 }
@@ -149,10 +150,10 @@ void ShardedModel::check_parameters() const {
     if (place.unit < 0) continue;
     const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
     const ModelParameter& parameter = model().parameters[i];
-    const bool same =
-        unit.resident == nullptr
-            ? parameter.tensor.storage().data() == unit.whole.storage().data()
-            : has_intercept(parameter.tensor) && managed_storage_of(parameter.tensor) != nullptr;
+    const bool same = unit.resident == nullptr
+                          ? parameter.tensor.storage().data() == unit.whole.storage().data()
+                          : residency::has_intercept(parameter.tensor) &&
+                                residency::managed_storage_of(parameter.tensor) != nullptr;
     if (same) continue;
     throw Error(
         ErrorCode::kUsage,
@@ -165,4 +166,4 @@ void ShardedModel::check_parameters() const {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

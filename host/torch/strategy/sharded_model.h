@@ -17,7 +17,7 @@
 #include "strategy/shard_unit.h"
 #include "strategy/strategy.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 class ShardedModel : public Strategy,
                      public GradientSync,
@@ -27,9 +27,9 @@ class ShardedModel : public Strategy,
   // Collective. comm: only for gradients. Starts from rank 0's values; a model on meta is
   // materialized here, tensor by tensor.
   static std::shared_ptr<ShardedModel> make(Model model, ShardPlan plan,
-                                            std::shared_ptr<Communicator> comm,
-                                            const TrainingConfig& config,
-                                            const CommunicationConfig& communication = {});
+                                            std::shared_ptr<comm::Communicator> comm,
+                                            const config::TrainingConfig& config,
+                                            const config::CommunicationConfig& communication = {});
   ~ShardedModel() override;
 
   std::optional<ParameterPart> part(size_t parameter) override;
@@ -51,11 +51,11 @@ class ShardedModel : public Strategy,
     int unit = -1;     // -1: replicated
     size_t index = 0;  // in the unit's members, or in replicated_'s slots unless frozen
   };
-  ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
-               const TrainingConfig& config);
+  ShardedModel(Model model, ShardPlan plan, std::shared_ptr<comm::Communicator> comm,
+               const config::TrainingConfig& config);
   void make_communicators();
   void make_offloaded_memory();
-  void encode_gradients(const CommunicationConfig& communication);
+  void encode_gradients(const config::CommunicationConfig& communication);
   void give_memory();
   void take_values();
   void make_managed_parameters();
@@ -81,15 +81,16 @@ class ShardedModel : public Strategy,
 
   ShardPlan plan_;
   ShardComms comms_;
-  BufferPool pool_;
-  std::unique_ptr<OffloadedMemory> optimizer_memory_, parameter_memory_;  // null: not offloaded
+  residency::BufferPool pool_;
+  std::unique_ptr<residency::OffloadedMemory> optimizer_memory_,
+      parameter_memory_;  // null: not offloaded
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::vector<ShardUnit*> resident_units_;  // by number in residency_
   std::vector<Place> places_;               // by model parameter
   std::vector<at::Tensor> buffers_;         // broadcast from rank 0 after each reduction; or none
   FlatParameters replicated_;
   std::vector<uint8_t> replicated_taken_;  // by slot of replicated_, in this backward
-  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<residency::Residency> residency_;
   GradientHooks hooks_;
 
   std::vector<size_t> launch_order_;      // of units
@@ -103,4 +104,4 @@ class ShardedModel : public Strategy,
   bool touched_ = false;         // a hook ran since begin_backward()
 };
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -16,7 +16,7 @@
 #include "strategy/sharded_model.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 void ShardedModel::install_hooks() {
   for (size_t i = 0; i < model().parameters.size(); ++i) {
@@ -91,8 +91,9 @@ void ShardedModel::finish_reduction() {
     return;
   }
   // If the gradient is offloaded, it is used before it would have to be written back.
-  InUse in_memory(unit->gradient,
-                  unit->has_gradient() ? InUse::Access::kWrite : InUse::Access::kReplace);
+  residency::InUse in_memory(unit->gradient, unit->has_gradient()
+                                                 ? residency::InUse::Access::kWrite
+                                                 : residency::InUse::Access::kReplace);
   unit->finish_reduction(comms_);
   if (hand_over(*unit)) in_memory.drop_writes();
 }
@@ -147,10 +148,10 @@ void ShardedModel::finish() {
   finish_reduction();
   reduce_replicated();
   factor_ = 1;
-  comms_.world->run(all_reduce_op(used, DB_MAX));
+  comms_.world->run(tensors::all_reduce_op(used, DB_MAX));
   if (std::memcmp(flags + count, orders, sizeof orders) != 0) give_up_order();
   publish(used);
-  if (!buffers_.empty()) broadcast_coalesced(*comms_.world, buffers_, 0);
+  if (!buffers_.empty()) tensors::broadcast_coalesced(*comms_.world, buffers_, 0);
   if (!order_learned_) learn_launch_order();
 }
 
@@ -182,7 +183,7 @@ void ShardedModel::reduce_replicated() {
     at::mul_out(slot.gradient, gradient, scale);
   }
   for (FlatGroup& group : replicated_.groups()) {
-    comms_.world->run(all_reduce_op(group.gradients, DB_SUM));
+    comms_.world->run(tensors::all_reduce_op(group.gradients, DB_SUM));
   }
 }
 
@@ -218,13 +219,14 @@ void ShardedModel::publish(const at::Tensor& used) {
 // Units are reduced in the order in which rank 0's first backward completed them.
 void ShardedModel::learn_launch_order() {
   order_learned_ = true;
-  const std::vector<size_t> units = learned_reduce_order(completion_order_, launch_order_);
+  const std::vector<size_t> units =
+      sharding::learned_reduce_order(completion_order_, launch_order_);
   std::vector<int64_t> order(units.begin(), units.end());
   const at::Tensor shared =
       at::from_blob(order.data(), {static_cast<int64_t>(order.size())}, at::kLong);
   if (order.empty()) return;
-  comms_.world->run(broadcast_op(shared, 0));
+  comms_.world->run(tensors::broadcast_op(shared, 0));
   launch_order_.assign(order.begin(), order.end());
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

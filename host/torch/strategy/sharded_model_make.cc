@@ -18,7 +18,7 @@
 #include "strategy/sharded_model.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 // After this many bytes of a model's values, free memory is returned to the system.
@@ -26,16 +26,16 @@ constexpr int64_t kTrimBytes = 16 << 20;
 
 // This rank's elements in a whole unit's memory.
 at::Tensor own_range(const ShardUnit& unit, const at::Tensor& whole) {
-  const ShardRun& run = unit.layout.transfers[0].runs[0];
+  const sharding::ShardRun& run = unit.layout.transfers[0].runs[0];
   const auto rank = static_cast<size_t>(unit.layout.rank);
   return whole.narrow(0, run.bounds[rank], run.bounds[rank + 1] - run.bounds[rank]);
 }
 
 // A shard together with the padding after it, unless that belongs to another rank.
 at::Tensor with_padding(const ShardUnit& unit, const at::Tensor& shard) {
-  int64_t numel = aligned_elements(shard.numel());
+  int64_t numel = sharding::aligned_elements(shard.numel());
   if (unit.whole.defined()) {
-    const ShardRun& run = unit.layout.transfers[0].runs[0];
+    const sharding::ShardRun& run = unit.layout.transfers[0].runs[0];
     const auto rank = static_cast<size_t>(unit.layout.rank);
     if (run.bounds[rank + 1] != run.bounds.back()) numel = shard.numel();
     numel = std::min(numel, unit.layout.numel - run.bounds[rank]);
@@ -62,9 +62,9 @@ ModelTypes planned_types(const ShardPlan& plan, const Model& model) {
 }  // namespace
 
 std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
-                                                 std::shared_ptr<Communicator> comm,
-                                                 const TrainingConfig& config,
-                                                 const CommunicationConfig& communication) {
+                                                 std::shared_ptr<comm::Communicator> comm,
+                                                 const config::TrainingConfig& config,
+                                                 const config::CommunicationConfig& communication) {
   std::shared_ptr<ShardedModel> result(
       new ShardedModel(std::move(model), std::move(plan), std::move(comm), config));
   result->encode_gradients(communication);
@@ -72,7 +72,7 @@ std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
   return result;
 }
 
-void ShardedModel::encode_gradients(const CommunicationConfig& communication) {
+void ShardedModel::encode_gradients(const config::CommunicationConfig& communication) {
   const auto codec = make_codec(communication);
   if (codec == nullptr) return;
   require_bytes(*comms_.group, DB_ALL_TO_ALL_V, model().device);
@@ -89,21 +89,21 @@ void ShardedModel::encode_gradients(const CommunicationConfig& communication) {
           communication.gradients, model().name));
 }
 
-ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communicator> comm,
-                           const TrainingConfig& config)
+ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<comm::Communicator> comm,
+                           const config::TrainingConfig& config)
     : Strategy(std::move(model)),
       plan_(std::move(plan)),
       // Offloading means that memory is scarce.
       pool_(this->model().device.is_cpu() && (plan_.offload_parameters || plan_.offload_optimizer)
-                ? BufferPool(PoolMemory::kPages)
-                : BufferPool(this->model().device)) {
+                ? residency::BufferPool(residency::PoolMemory::kPages)
+                : residency::BufferPool(this->model().device)) {
   const at::NoGradGuard no_grad;
-  check_intercept();
+  residency::check_intercept();
   comms_.world = std::move(comm);
   make_communicators();
   make_offloaded_memory();
   places_.resize(this->model().parameters.size());
-  std::vector<const ShardLayout*> layouts;
+  std::vector<const sharding::ShardLayout*> layouts;
   for (const PlannedUnit& unit_plan : plan_.units) {
     const bool converts =
         unit_plan.compute_type != unit_plan.type || unit_plan.output_type.has_value();
@@ -118,7 +118,7 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<Communic
     }
     require_transfers(*comms_.group, unit_plan.compute_type, unit_plan.reduce_type);
   }
-  launch_order_ = first_reduce_order(layouts);
+  launch_order_ = sharding::first_reduce_order(layouts);
   give_memory();
   take_values();
   if (config.broadcast_buffers) {
@@ -144,8 +144,8 @@ void ShardedModel::make_communicators() {
 }
 
 void ShardedModel::make_offloaded_memory() {
-  const auto make = [this](const std::optional<OffloadPlace>& place) {
-    return place ? std::make_unique<OffloadedMemory>(*place, model().device) : nullptr;
+  const auto make = [this](const std::optional<residency::OffloadPlace>& place) {
+    return place ? std::make_unique<residency::OffloadedMemory>(*place, model().device) : nullptr;
   };
   optimizer_memory_ = make(plan_.offload_optimizer);
   parameter_memory_ = make(plan_.offload_parameters);
@@ -159,7 +159,9 @@ void ShardedModel::give_memory() {
   for (const auto& unit : units_) {
     int64_t& total = totals[unit->plan.type];
     begins.push_back(total);
-    total += unit->plan.keep == DB_KEEP_ALWAYS ? 0 : aligned_elements(unit->layout.shard_numel);
+    total += unit->plan.keep == DB_KEEP_ALWAYS
+                 ? 0
+                 : sharding::aligned_elements(unit->layout.shard_numel);
   }
   std::map<at::ScalarType, at::Tensor> masters, gradients;
   for (const auto& [type, total] : totals) {
@@ -167,12 +169,13 @@ void ShardedModel::give_memory() {
     if (parameter_memory_ == nullptr) masters[type] = at::zeros({total}, options);
     if (optimizer_memory_ == nullptr) gradients[type] = at::zeros({total}, options);
   }
-  const auto place = [&](OffloadedMemory* offloaded, const char* what, const ShardUnit& unit,
-                         const std::map<at::ScalarType, at::Tensor>& memory, int64_t begin) {
+  const auto place = [&](residency::OffloadedMemory* offloaded, const char* what,
+                         const ShardUnit& unit, const std::map<at::ScalarType, at::Tensor>& memory,
+                         int64_t begin) {
     const int64_t numel = unit.layout.shard_numel;
     if (offloaded == nullptr) return place_in(memory.at(unit.plan.type), begin, {numel});
     return place_in(offloaded->make(fmt::format("{} of {}", what, unit.plan.name),
-                                    aligned_elements(numel), unit.plan.type),
+                                    sharding::aligned_elements(numel), unit.plan.type),
                     0, {numel});
   };
   for (size_t i = 0; i < units_.size(); ++i) {
@@ -188,7 +191,7 @@ void ShardedModel::give_memory() {
       const bool same_type = unit.plan.reduce_type == unit.plan.type;
       unit.gradient = unit.whole_gradient.defined() && same_type
                           ? own_range(unit, unit.whole_gradient)
-                          : at::zeros({aligned_elements(unit.master.numel())}, options)
+                          : at::zeros({sharding::aligned_elements(unit.master.numel())}, options)
                                 .narrow(0, 0, unit.master.numel());
     } else {
       unit.master = place(parameter_memory_.get(), "parameters", unit, masters, begins[i]);
@@ -199,25 +202,26 @@ void ShardedModel::give_memory() {
 
 // Parameter by parameter, so that the whole model need not be in memory.
 void ShardedModel::take_values() {
-  std::vector<MetaTensor> on_meta;
+  std::vector<empty_weights::MetaTensor> on_meta;
   std::vector<size_t> index_on_meta;
   int64_t passed = 0;  // bytes of values already freed
   const auto take = [&](size_t index, at::Tensor value) {
     at::Tensor whole = value.contiguous();
     value.reset();
-    comms_.world->run(broadcast_op(whole, 0));
+    comms_.world->run(tensors::broadcast_op(whole, 0));
     passed += static_cast<int64_t>(whole.nbytes());
     const Place place = places_[index];
     if (place.unit < 0) {
       const at::Tensor& parameter = model().parameters[index].tensor;
-      parameter.is_meta() ? put_value(parameter, whole) : void(parameter.copy_(whole));
+      parameter.is_meta() ? empty_weights::put_value(parameter, whole)
+                          : void(parameter.copy_(whole));
       move_to(parameter, model().device);
       return;
     }
     ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
     unit.take_value(place.index, whole);
     if (unit.whole.defined()) {
-      const ShardPart& part = unit.members[place.index].part;
+      const sharding::ShardPart& part = unit.members[place.index].part;
       unit.whole.narrow(0, part.offset, part.numel).copy_(whole.view({-1}));
     }
     whole.reset();
@@ -245,20 +249,20 @@ void ShardedModel::take_values() {
       buffers.push_back(buffer);
     }
   }
-  materialize(on_meta, [&](size_t i, at::Tensor value) {
+  empty_weights::materialize(on_meta, [&](size_t i, at::Tensor value) {
     if (i < index_on_meta.size()) {
       take(index_on_meta[i], std::move(value));
       return;
     }
-    put_value(on_meta[i].tensor, value);
+    empty_weights::put_value(on_meta[i].tensor, value);
     buffers.push_back(on_meta[i].tensor);
   });
   for (const at::Tensor& buffer : buffers) move_to(buffer, model().device);
-  broadcast_coalesced(*comms_.world, buffers, 0);
+  tensors::broadcast_coalesced(*comms_.world, buffers, 0);
 }
 
 void ShardedModel::make_managed_parameters() {
-  ResidencyOptions options{.prefetch = plan_.prefetch, .live_bytes = 0};
+  residency::ResidencyOptions options{.prefetch = plan_.prefetch, .live_bytes = 0};
   size_t element = sizeof(float);
   for (const auto& unit : units_) {
     if (unit->plan.keep != DB_KEEP_ALWAYS) {
@@ -266,11 +270,11 @@ void ShardedModel::make_managed_parameters() {
     }
   }
   options.live_bytes = plan_.live_elements * element;
-  residency_ = std::make_unique<Residency>(
+  residency_ = std::make_unique<residency::Residency>(
       std::make_unique<PeerSource>(resident_units_, comms_.gather, pool_), pool_, options);
   for (const auto& unit : units_) {
     const bool always = unit->plan.keep == DB_KEEP_ALWAYS;
-    auto managed = std::make_unique<Unit>();
+    auto managed = std::make_unique<residency::Unit>();
     managed->name = unit->plan.name;
     const size_t size = c10::elementSize(unit->plan.compute_type);
     managed->bytes = static_cast<size_t>(unit->layout.numel) * size;
@@ -278,7 +282,7 @@ void ShardedModel::make_managed_parameters() {
     if (unit->plan.compute_type != unit->plan.type) managed->compute_type = unit->plan.compute_type;
     managed->output_type = unit->plan.output_type;
     for (const ShardMember& member : unit->members) {
-      auto managed_storage = std::make_unique<ManagedStorage>();
+      auto managed_storage = std::make_unique<residency::ManagedStorage>();
       managed_storage->name = member.name;
       managed_storage->device = unit->device;
       managed_storage->offset = static_cast<size_t>(member.part.offset) * size;
@@ -287,12 +291,12 @@ void ShardedModel::make_managed_parameters() {
           always ? place_in(unit->whole, member.part.offset, parameter.sizes())
                  : make_managed(*managed_storage, parameter.sizes(), unit->plan.compute_type);
       if (parameter.is_meta()) {
-        put_value(parameter, data);
+        empty_weights::put_value(parameter, data);
       } else {
-        set_value(parameter, data);
+        empty_weights::set_value(parameter, data);
       }
       if (always) continue;
-      put_intercept(parameter);
+      residency::put_intercept(parameter);
       managed->storages.push_back(std::move(managed_storage));
     }
     if (always) continue;
@@ -371,4 +375,4 @@ void ShardedModel::add_variables() {
   }
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

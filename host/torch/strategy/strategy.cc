@@ -11,7 +11,7 @@
 #include "strategy/data_parallel.h"
 #include "strategy/sharded_model.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 namespace {
 
@@ -19,7 +19,8 @@ namespace {
 void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return;
-  visit_in_groups(gradients, [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
+  residency::visit_in_groups(gradients,
+                             [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
 }
 
 }  // namespace
@@ -45,20 +46,21 @@ size_t Strategy::first_not_finite() {
   return model().parameters.size();
 }
 
-std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
-                                        const TrainingConfig& config, const MemoryConfig& memory,
-                                        const CommunicationConfig& communication) {
+std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<comm::Communicator> comm,
+                                        const config::TrainingConfig& config,
+                                        const config::MemoryConfig& memory,
+                                        const config::CommunicationConfig& communication) {
   if (comm == nullptr || !comm->can_shard()) {
     return std::make_shared<DataParallel>(std::move(model), std::move(comm), config, memory,
                                           communication);
   }
   ShardPlan plan = ask_plan(*comm, model);
   if (!plan.units.empty()) {
-    throw_first(sharding_conflicts(comm->backend(), memory, communication));
+    config::throw_first(config::sharding_conflicts(comm->backend(), memory, communication));
     return ShardedModel::make(std::move(model), std::move(plan), std::move(comm), config,
                               communication);
   }
-  TrainingConfig replicate = config;
+  config::TrainingConfig replicate = config;
   if (replicate.bucket_cap_mb == 0) {
     replicate.bucket_cap_mb = static_cast<double>(plan.reduce_bytes) / (1 << 20);
   }
@@ -66,4 +68,4 @@ std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicato
                                         communication);
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

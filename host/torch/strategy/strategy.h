@@ -19,7 +19,7 @@
 #include "strategy/model.h"
 #include "strategy/model_state.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 // Plain data.
 struct StrategyDescription {
@@ -68,8 +68,9 @@ class Strategy : public ModelState {
 // Shards the model according to the backend's plan, or keeps it whole on every rank if there is
 // none. comm: only for gradients; null for one process without such a backend. Throws
 // Error(kConfig) if the settings in communication or memory contradict the plan. Collective.
-std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<Communicator> comm,
-                                        const TrainingConfig& config, const MemoryConfig& memory,
-                                        const CommunicationConfig& communication = {});
+std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<comm::Communicator> comm,
+                                        const config::TrainingConfig& config,
+                                        const config::MemoryConfig& memory,
+                                        const config::CommunicationConfig& communication = {});
 
-}  // namespace coupler
+}  // namespace coupler::strategy

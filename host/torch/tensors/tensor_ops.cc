@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 
-namespace coupler {
+namespace coupler::tensors {
 namespace {
 
 [[noreturn]] void refuse_tensor(const at::Tensor& tensor) {
@@ -135,21 +135,22 @@ static void coalesced(const std::vector<at::Tensor>& tensors, bool keep,
   }
 }
 
-void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root) {
+void broadcast_coalesced(comm::Communicator& comm, const std::vector<at::Tensor>& tensors,
+                         int root) {
   coalesced(tensors, comm.rank() != root,
             [&](const at::Tensor& message) { comm.run(broadcast_op(message, root)); });
 }
 
-void all_reduce_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors,
+void all_reduce_coalesced(comm::Communicator& comm, const std::vector<at::Tensor>& tensors,
                           db_reduce reduce) {
   coalesced(tensors, true,
             [&](const at::Tensor& message) { comm.run(all_reduce_op(message, reduce)); });
 }
 
-double all_reduce_number(Communicator& comm, double value, db_reduce reduce) {
+double all_reduce_number(comm::Communicator& comm, double value, db_reduce reduce) {
   const at::Tensor number = at::scalar_tensor(value, at::kDouble);
   comm.run(all_reduce_op(number, reduce));
   return *number.const_data_ptr<double>();
 }
 
-}  // namespace coupler
+}  // namespace coupler::tensors

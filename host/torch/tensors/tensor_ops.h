@@ -11,7 +11,7 @@
 
 #include "comm/communicator.h"
 
-namespace coupler {
+namespace coupler::tensors {
 
 // The ABI's number for a tensor's type; Error(kUnsupported) if there is none (complex, quantized).
 db_dtype to_db_dtype(at::ScalarType type);
@@ -29,11 +29,12 @@ db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
 
 // Many tensors in a few messages, in place: packed by dtype, sent, unpacked.
-void broadcast_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors, int root);
-void all_reduce_coalesced(Communicator& comm, const std::vector<at::Tensor>& tensors,
+void broadcast_coalesced(comm::Communicator& comm, const std::vector<at::Tensor>& tensors,
+                         int root);
+void all_reduce_coalesced(comm::Communicator& comm, const std::vector<at::Tensor>& tensors,
                           db_reduce reduce);
 
 // One number of every rank, reduced. Collective.
-double all_reduce_number(Communicator& comm, double value, db_reduce reduce);
+double all_reduce_number(comm::Communicator& comm, double value, db_reduce reduce);
 
-}  // namespace coupler
+}  // namespace coupler::tensors

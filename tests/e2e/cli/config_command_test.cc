@@ -135,7 +135,7 @@ TEST(ConfigCommand, Keys_AreThoseOfTheSchemaWhateverTheFileHolds) {
     EXPECT_EQ(row.at("constraint"), "> 0");
     EXPECT_EQ(row.at("variable"), "COUPLER_BACKEND_TIMEOUT");
   }
-  EXPECT_EQ(keys.size(), schema().size());
+  EXPECT_EQ(keys.size(), config::schema().size());
   const Outcome text = here.coupler({"config", "keys"});
   EXPECT_NE(text.out.find("\nlaunch.processes = 1\n    integer, COUPLER_LAUNCH_PROCESSES\n"),
             std::string::npos)

@@ -70,18 +70,18 @@ BackendOptions options_of_plugin(const std::string& plugin) {
   const fs::path path =
       fs::path(COUPLER_BINARY_DIR) / fmt::format("lib/coupler/libcoupler_{}.so", plugin);
   if (!fs::exists(path)) return {};
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.use = path.string();
-  const DistributedBackend& table = Plugin::load(backend).table();
+  const DistributedBackend& table = plugin::Plugin::load(backend).table();
   uint64_t count = 0;
   const db_option* const* options = table.default_options(&count);
   return {{options, options + count}, (table.capabilities & DB_CAP_NEEDS_BASE) != 0};
 }
 
-Config load_alone(ConfigRequest request) {
+config::Config load_alone(config::ConfigRequest request) {
   static const char* const kEmpty[] = {nullptr};
   request.environment = kEmpty;
-  return load_config(request);
+  return config::load_config(request);
 }
 
 TEST(Documentation, EveryTomlBlock_LoadsAndNamesOptionsThatExist) {
@@ -90,12 +90,12 @@ TEST(Documentation, EveryTomlBlock_LoadsAndNamesOptionsThatExist) {
   for (const fs::path& path : pages()) {
     for (const std::string& block : blocks(read(path), "toml")) {
       std::ofstream(file) << block;
-      Config config;
+      config::Config config;
       EXPECT_NO_THROW(config = load_alone({.file = file.string()})) << path << ":\n" << block;
       ++loaded;
       for (const auto& [plugin, given] : config.backend.options) {
         const BackendOptions known = options_of_plugin(plugin);
-        for (const PluginOption& option : given) {
+        for (const config::PluginOption& option : given) {
           EXPECT_TRUE(known.has(option.key) || known.own.empty())
               << path << ": " << plugin << "." << option.key;
         }

@@ -16,6 +16,7 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "plugin/plugin.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 #include "simple_ops.h"
 #include "store/store.h"
@@ -32,7 +33,7 @@ void arrive(int rank) {
   (void)std::rename((path + ".new").c_str(), path.c_str());  // on failure the test misses the file
 }
 
-void collectives(Communicator& communicator, int rank, bool stops) {
+void collectives(comm::Communicator& communicator, int rank, bool stops) {
   matrix::Values<float> values(1000, 1.0f);
   for (uint64_t step = 0;; ++step) {
     communicator.run(matrix::all_reduce(values));
@@ -42,7 +43,7 @@ void collectives(Communicator& communicator, int rank, bool stops) {
 }
 
 // Small collectives for half an hour.
-void soak(Communicator& communicator) {
+void soak(comm::Communicator& communicator) {
   matrix::Values<float> values(1000, 1.0f);
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(30);
   for (bool done = false; !done;) {
@@ -53,15 +54,16 @@ void soak(Communicator& communicator) {
   }
 }
 
-void work(const std::string& moment, const ProcessInfo& process, const Config& config) {
+void work(const std::string& moment, const rendezvous::ProcessInfo& process,
+          const config::Config& config) {
   const bool victim = process.rank == process.world_size - 1;
-  const Plugin plugin = Plugin::load(config.backend);
-  const auto store = open_job_store(process, config);
+  const plugin::Plugin plugin = plugin::Plugin::load(config.backend);
+  const auto store = rendezvous::open_job_store(process, config);
   if (moment == "init") {
     arrive(process.rank);
     if (victim) std::this_thread::sleep_for(kLong);
   }
-  const auto communicator = Communicator::create(
+  const auto communicator = comm::Communicator::create(
       {.plugin = plugin, .process = process, .store = store, .backend = &config.backend});
   communicator->run(matrix::barrier());
   if (moment == "collective") collectives(*communicator, process.rank, false);
@@ -86,9 +88,9 @@ void work(const std::string& moment, const ProcessInfo& process, const Config& c
 
 int main(int argc, char** argv) {
   try {
-    const Config config = load_config(take_config_arguments(argc, argv));
+    const config::Config config = config::load_config(config::take_config_arguments(argc, argv));
     const std::string moment = argc > 1 ? argv[1] : "";
-    const ProcessInfo process = detect_process();
+    const rendezvous::ProcessInfo process = rendezvous::detect_process();
     work(moment, process, config);
     if (moment == "left") {
       arrive(process.rank);

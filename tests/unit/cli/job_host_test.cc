@@ -18,15 +18,15 @@ namespace {
 using namespace std::chrono_literals;
 
 // Joins as a rank does, by the job file, and sets the keys that the launcher observes.
-void expect_joined(const JobAddress& job) {
-  StoreClient rank(job.host, job.port, job.secret, 20s, job.tls);
+void expect_joined(const rendezvous::JobAddress& job) {
+  store::StoreClient rank(job.host, job.port, job.secret, 20s, job.tls);
   rank.set("key", "value");
   EXPECT_EQ(rank.get("key", 20s), "value");
 }
 
 TEST(JobHost, Store_IsOnAUnixSocketOfTheLaunchers) {
   const JobHost host({.processes = 2});
-  const JobAddress job = read_job_file(host.job_file());
+  const rendezvous::JobAddress job = rendezvous::read_job_file(host.job_file());
   EXPECT_EQ(job.host.find("/proc/" + std::to_string(::getpid()) + "/fd/"), 0U) << job.host;
   EXPECT_EQ(job.port, 0);
   EXPECT_FALSE(job.tls);
@@ -35,7 +35,7 @@ TEST(JobHost, Store_IsOnAUnixSocketOfTheLaunchers) {
 
 TEST(JobHost, Tls_IsInTheJobFile_AndSpoken) {
   JobHost host({.processes = 2, .tls = true});
-  const JobAddress job = read_job_file(host.job_file());
+  const rendezvous::JobAddress job = rendezvous::read_job_file(host.job_file());
   EXPECT_TRUE(job.tls);
   expect_joined(job);
   host.tell_shims({.signal = 0});  // the launcher's own client speaks TLS too
@@ -46,10 +46,11 @@ TEST(JobHost, Tls_IsInTheJobFile_AndSpoken) {
 TEST(JobHost, WakesForEverythingThatIsSaid) {
   constexpr int kRanks = 4, kRounds = 200;
   JobHost host({.processes = kRanks});
-  const JobAddress job = read_job_file(host.job_file());
-  std::vector<std::unique_ptr<StoreClient>> ranks;
+  const rendezvous::JobAddress job = rendezvous::read_job_file(host.job_file());
+  std::vector<std::unique_ptr<store::StoreClient>> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
-    ranks.push_back(std::make_unique<StoreClient>(job.host, job.port, job.secret, 20s, job.tls));
+    ranks.push_back(
+        std::make_unique<store::StoreClient>(job.host, job.port, job.secret, 20s, job.tls));
   }
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::thread> threads;

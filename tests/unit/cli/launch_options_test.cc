@@ -22,7 +22,7 @@ std::string refused(const std::vector<std::string>& words) {
 using Overrides = std::vector<std::string>;
 
 Overrides backend_of(const std::vector<std::string>& words, const std::string& use = "auto") {
-  Config config;
+  config::Config config;
   config.backend.use = use;
   return backend_overrides(parse(words).backend, config);
 }

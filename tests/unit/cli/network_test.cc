@@ -36,7 +36,7 @@ TEST(Network, AddressOfAllInterfaces_IsNoneToConnectThrough) {
 }
 
 TEST(Network, PortThatIsTaken_IsRefused_ThenFree_IsFine) {
-  LoopbackListener taken;
+  store::LoopbackListener taken;
   const auto text = refusal([&] { check_own_address_and_port("127.0.0.1", taken.port); });
   EXPECT_SAYS(text, std::to_string(taken.port));
   EXPECT_SAYS(text, "already in use");

@@ -97,9 +97,9 @@ void Conductor::free() {
 }
 
 // The store as seen by one rank. Messages of a killed job reach no other rank.
-class ConductedStore : public Store {
+class ConductedStore : public store::Store {
  public:
-  explicit ConductedStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  explicit ConductedStore(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
 
   void set(const std::string& key, const std::string& value) override {
     if (key.ends_with("/result")) Conductor::stop(Action::kTell);
@@ -139,11 +139,11 @@ class ConductedStore : public Store {
     if (Conductor::is_cut_off()) throw Error(ErrorCode::kPeerLost, "the job was killed");
   }
 
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<store::Store> store_;
   bool collects_late_ = false;
 };
 
-std::shared_ptr<Store> Conductor::conducted(std::shared_ptr<Store> store) {
+std::shared_ptr<store::Store> Conductor::conducted(std::shared_ptr<store::Store> store) {
   return std::make_shared<ConductedStore>(std::move(store));
 }
 

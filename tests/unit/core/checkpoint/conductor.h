@@ -49,7 +49,7 @@ class Conductor {
   void free();
 
   // One rank's view of its job's store, with conducted calls.
-  static std::shared_ptr<Store> conducted(std::shared_ptr<Store> store);
+  static std::shared_ptr<store::Store> conducted(std::shared_ptr<store::Store> store);
 
  private:
   friend class ConductedStore;

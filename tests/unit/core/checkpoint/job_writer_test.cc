@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 class JobWriters : public CheckpointFiles {
  protected:
   void make(int world_size, std::chrono::nanoseconds timeout = 20s, int64_t total_limit = 0) {
-    const auto store = std::make_shared<MemoryStore>();
+    const auto store = std::make_shared<store::MemoryStore>();
     for (int rank = 0; rank < world_size; ++rank) {
       writers_.push_back(std::make_unique<CheckpointCommit>(
           store, CheckpointCommit::Options{.rank = rank,
@@ -241,7 +241,7 @@ TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
 
 // For example, of an earlier job with the same store.
 TEST_F(JobWriters, AReportOfAnotherSave_IsRefused) {
-  const auto store = std::make_shared<MemoryStore>();
+  const auto store = std::make_shared<store::MemoryStore>();
   CheckpointCommit writer(store, {.rank = 0, .world_size = 2, .timeout = 20s});
   const CheckpointCommit::Save begun = writer.begin(checkpoints(), 7);
   store->set(

@@ -100,7 +100,7 @@ class ConductedJobs {
 
  private:
   void start(int job) {
-    const auto store = std::make_shared<MemoryStore>();
+    const auto store = std::make_shared<store::MemoryStore>();
     for (int rank = 0; rank < kRanks; ++rank) {
       ranks_.at(static_cast<size_t>(rank)) =
           std::thread([this, rank, job, store, &seat = conductor_.seat_of(rank)] {
@@ -118,7 +118,7 @@ class ConductedJobs {
   }
 
   // A rank's process: whatever ends with the process is destroyed on this thread.
-  void be(int rank, int job, const std::shared_ptr<Store>& store) {
+  void be(int rank, int job, const std::shared_ptr<store::Store>& store) {
     CheckpointCommit writer(Conductor::conducted(store), {.rank = rank,
                                                           .world_size = kRanks,
                                                           .timeout = std::chrono::seconds(20),

@@ -6,15 +6,15 @@
 
 #include "ranks.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
 
 TEST(Communicator_SingleProcess_RunsWithoutPluginAndStore, AllReduceKeepsTheValues) {
-  BackendConfig backend;
+  config::BackendConfig backend;
   const auto communicator = Communicator::create(
-      {.plugin = Plugin::single(), .process = {}, .store = nullptr, .backend = &backend});
+      {.plugin = plugin::Plugin::single(), .process = {}, .store = nullptr, .backend = &backend});
   std::vector<float> values = {1, 2, 3};
   communicator->run(all_reduce(values));
   communicator->submit(all_reduce(values)).wait();
@@ -44,7 +44,7 @@ TEST(Communicator, Work_NeverWaitedFor_IsCompleteAfterItsDestructor) {
 }
 
 TEST(Communicator, Work_OutlivesTheCommunicator_IsStillWaitedFor) {
-  auto store = std::make_shared<MemoryStore>();
+  auto store = std::make_shared<store::MemoryStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -164,4 +164,4 @@ TEST(Communicator, Wrapper_OverABaseOfTheConfiguration_WorksThroughIt) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -4,16 +4,16 @@
 #include "coupler/error.h"
 #include "ranks.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
 
 // Hides the flight recorder from the ranks, as if they were on several machines: no rank can open
 // it.
-class FarStore : public Store {
+class FarStore : public store::Store {
  public:
-  explicit FarStore(std::shared_ptr<Store> parent) : parent_(std::move(parent)) {}
+  explicit FarStore(std::shared_ptr<store::Store> parent) : parent_(std::move(parent)) {}
   void set(const std::string& key, const std::string& value) override {
     parent_->set(key, key.ends_with("board/offer") ? "other-machine /proc/1/fd/1 00" : value);
   }
@@ -24,7 +24,7 @@ class FarStore : public Store {
   int64_t add(const std::string& key, int64_t delta) override { return parent_->add(key, delta); }
 
  private:
-  std::shared_ptr<Store> parent_;
+  std::shared_ptr<store::Store> parent_;
 };
 
 void far_apart(RankSetup& setup) { setup.store = std::make_shared<FarStore>(setup.store); }
@@ -227,4 +227,4 @@ TEST(CannotAbortDeathTest, RankThatNeverComes_ProcessEndsWithFourNamingIt) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 Fingerprint reduction(uint64_t count) {
@@ -122,4 +122,4 @@ TEST(SharedMemory, WrongOffer_IsRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::comm

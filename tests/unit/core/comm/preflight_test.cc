@@ -4,15 +4,15 @@
 #include "comm/raw_communicator.h"
 #include "ranks.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
 
-PluginOption option(const std::string& key, OptionValue value) {
+config::PluginOption option(const std::string& key, config::OptionValue value) {
   return {.key = key,
           .value = std::move(value),
-          .source = {ValueSource::Kind::kFile, "train.toml:7:1"}};
+          .source = {config::ValueSource::Kind::kFile, "train.toml:7:1"}};
 }
 
 std::vector<std::optional<Error>> rank_1_has(const SetupFunction& change) {
@@ -45,7 +45,7 @@ TEST(Preflight, OptionOnOneRankOnly_NamesIt) {
 }
 
 TEST(Preflight, RankThatNeverComes_IsNamed) {
-  auto store = std::make_shared<MemoryStore>();
+  auto store = std::make_shared<store::MemoryStore>();
   RankSetup setup = setup_of(0, 3, store);
   setup.backend.timeout = std::chrono::milliseconds(100);
   try {
@@ -58,9 +58,9 @@ TEST(Preflight, RankThatNeverComes_IsNamed) {
 }
 
 TEST(PluginOptions, UnknownKey_NamesPlaceAndTheValidOnes) {
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.use = double_path("double");
-  const Plugin plugin = Plugin::load(backend);
+  const plugin::Plugin plugin = plugin::Plugin::load(backend);
   backend.options["double"] = {option("facter", 2.0)};
   try {
     const PluginOptions options(plugin.table(), backend);
@@ -75,9 +75,9 @@ TEST(PluginOptions, UnknownKey_NamesPlaceAndTheValidOnes) {
 }
 
 TEST(PluginOptions, WrongType_SaysWhichIsWanted) {
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.use = double_path("double");
-  const Plugin plugin = Plugin::load(backend);
+  const plugin::Plugin plugin = plugin::Plugin::load(backend);
   backend.options["double"] = {option("mode", true)};
   try {
     const PluginOptions options(plugin.table(), backend);
@@ -90,9 +90,9 @@ TEST(PluginOptions, WrongType_SaysWhichIsWanted) {
 }
 
 TEST(PluginOptions, IntegerForANumber_IsTaken) {
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.use = double_path("double");
-  const Plugin plugin = Plugin::load(backend);
+  const plugin::Plugin plugin = plugin::Plugin::load(backend);
   backend.options["double"] = {option("factor", int64_t{3}), option("base", "x")};
   const PluginOptions options(plugin.table(), backend, "base");
   ASSERT_EQ(options.size(), 1u);
@@ -101,4 +101,4 @@ TEST(PluginOptions, IntegerForANumber_IsTaken) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -21,19 +21,19 @@ inline std::string double_path(const std::string& name) {
 }
 
 struct RankSetup {
-  BackendConfig backend;
-  ProcessInfo process;
-  std::shared_ptr<Store> store;
+  config::BackendConfig backend;
+  rendezvous::ProcessInfo process;
+  std::shared_ptr<store::Store> store;
 };
 
-inline CommunicatorOptions options_of(const RankSetup& setup) {
-  return {.plugin = Plugin::load(setup.backend),
+inline comm::CommunicatorOptions options_of(const RankSetup& setup) {
+  return {.plugin = plugin::Plugin::load(setup.backend),
           .process = setup.process,
           .store = setup.store,
           .backend = &setup.backend};
 }
 
-inline RankSetup setup_of(int rank, int world_size, const std::shared_ptr<Store>& store,
+inline RankSetup setup_of(int rank, int world_size, const std::shared_ptr<store::Store>& store,
                           const std::string& plugin = "double") {
   RankSetup setup;
   setup.backend.use = double_path(plugin);
@@ -44,14 +44,14 @@ inline RankSetup setup_of(int rank, int world_size, const std::shared_ptr<Store>
   return setup;
 }
 
-using RankFunction = std::function<void(Communicator&)>;
+using RankFunction = std::function<void(comm::Communicator&)>;
 using SetupFunction = std::function<void(RankSetup&)>;
 
 // The Error of each rank, or nullopt if the function returned.
 inline std::vector<std::optional<Error>> run_ranks(int world_size, const RankFunction& function,
                                                    const SetupFunction& change = {},
                                                    const std::string& plugin = "double") {
-  auto store = std::make_shared<MemoryStore>();
+  auto store = std::make_shared<store::MemoryStore>();
   std::vector<std::optional<Error>> errors(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -59,7 +59,7 @@ inline std::vector<std::optional<Error>> run_ranks(int world_size, const RankFun
       try {
         RankSetup setup = setup_of(rank, world_size, store, plugin);
         if (change) change(setup);
-        const auto communicator = Communicator::create(options_of(setup));
+        const auto communicator = comm::Communicator::create(options_of(setup));
         function(*communicator);
       } catch (const Error& error) {
         errors[static_cast<size_t>(rank)] = error;

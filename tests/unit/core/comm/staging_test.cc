@@ -7,7 +7,7 @@
 
 #include "ranks.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
@@ -102,7 +102,7 @@ TEST(Staging_ExtentOf_EveryKind, IsWhatTheInterfaceSays) {
 }
 
 TEST(Staging, RunAndSubmit_OverABackendOfHostMemory_GoThroughTheHost) {
-  auto store = std::make_shared<MemoryStore>();
+  auto store = std::make_shared<store::MemoryStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
@@ -125,8 +125,8 @@ TEST(Staging, RunAndSubmit_OverABackendOfHostMemory_GoThroughTheHost) {
 }
 
 TEST(Staging, WorldOfOne_IsACopyOnTheDevice) {
-  BackendConfig backend;
-  const auto c = Communicator::create({.plugin = Plugin::single(),
+  config::BackendConfig backend;
+  const auto c = Communicator::create({.plugin = plugin::Plugin::single(),
                                        .process = {},
                                        .store = nullptr,
                                        .backend = &backend,
@@ -148,7 +148,7 @@ TEST(Staging, WorldOfOne_IsACopyOnTheDevice) {
 }
 
 TEST(Staging, Split_KeepsTheDevice) {
-  auto store = std::make_shared<MemoryStore>();
+  auto store = std::make_shared<store::MemoryStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -162,4 +162,4 @@ TEST(Staging, Split_KeepsTheDevice) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::comm

@@ -9,7 +9,7 @@
 #include "base/span.h"
 #include "ranks.h"
 
-namespace coupler {
+namespace coupler::comm {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of this folder
@@ -35,9 +35,9 @@ std::shared_ptr<Communicator> mixed(const RankSetup& setup) {
   CommunicatorOptions options = options_of(setup);
   options.device = std::make_shared<CountingDevice>();
   options.host_side = [] {
-    BackendConfig backend;
+    config::BackendConfig backend;
     backend.use = double_path("double");
-    return Plugin::load(backend);
+    return plugin::Plugin::load(backend);
   };
   return Communicator::create(options);
 }
@@ -49,7 +49,7 @@ db_op in_device_memory(db_op op) {
 
 void run_mixed(int world_size, const std::function<void(Communicator&)>& function,
                std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  auto store = std::make_shared<MemoryStore>();
+  auto store = std::make_shared<store::MemoryStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -172,10 +172,10 @@ TEST(Streams, AnOperationThatNobodyJoins_IsTheErrorOfTheNext) {
 }
 
 TEST(Streams, ABackendOfDeviceMemoryOnly_WithoutADevice_IsRefused) {
-  auto store = std::make_shared<MemoryStore>();
+  auto store = std::make_shared<store::MemoryStore>();
   const RankSetup setup = setup_of(0, 1, store, "double_of_devices");
   CommunicatorOptions options = options_of(setup);
-  options.host_side = [] { return Plugin::single(); };
+  options.host_side = [] { return plugin::Plugin::single(); };
   try {
     Communicator::create(options);
     FAIL() << "nothing was thrown";
@@ -232,4 +232,4 @@ TEST(Streams, Registrations_OfABackendWithout_AreEmpty) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::comm

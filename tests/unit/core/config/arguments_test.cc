@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 struct Taken {
@@ -87,4 +87,4 @@ TEST(TakeConfigArguments, TwoFiles_AreAnError) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

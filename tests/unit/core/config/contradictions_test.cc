@@ -5,7 +5,7 @@
 
 #include "config/validate.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 void expect_one(const std::vector<Error>& found, const std::string& key, const std::string& words) {
@@ -79,4 +79,4 @@ TEST(Contradictions, TheFirstIsThrown) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

@@ -3,7 +3,7 @@
 #include "config/schema.h"
 #include "loading.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 std::string line_of(const std::string& text, const std::string& key) {
@@ -83,4 +83,4 @@ TEST(ExplainConfig, ControlCharacters_AreNotPrinted) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

@@ -4,7 +4,7 @@
 #include "config/toml.h"
 #include "loading.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 std::string repeat(const std::string& text, size_t times) {
@@ -101,4 +101,4 @@ TEST(HostileFile, RandomlyChangedBytes_EndInEntriesOrError) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

@@ -11,7 +11,7 @@
 #include "config/config.h"
 #include "working_folder.h"
 
-namespace coupler {
+namespace coupler::config {
 
 struct Layers {
   std::string file;  // the content of train.toml, "" for no file
@@ -46,4 +46,4 @@ inline std::string message_of(const Layers& layers) {
   return "";
 }
 
-}  // namespace coupler
+}  // namespace coupler::config

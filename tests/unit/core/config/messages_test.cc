@@ -5,7 +5,7 @@
 
 #include "loading.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 std::string in_file(const std::string& text) { return message_of({.file = text}); }
@@ -194,4 +194,4 @@ TEST(ConfigMessages, DefaultFileThatCannotBeRead_SaysWhoAskedForIt) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

@@ -5,7 +5,7 @@
 #include "config/schema.h"
 #include "loading.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 using SourceKind = ValueSource::Kind;
@@ -242,4 +242,4 @@ TEST(ConfigFile, EmptyTables_SetNothing) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

@@ -6,7 +6,7 @@
 #include <set>
 #include <type_traits>
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 TEST(Schema, EveryKey_HasADocumentedMeaning) {
@@ -90,4 +90,4 @@ TEST(AcceleratorOptions, EveryTrainingSettingHasAField) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

@@ -3,7 +3,7 @@
 
 #include "config/validate.h"
 
-namespace coupler {
+namespace coupler::config {
 namespace {
 
 TEST(WrapperBase, IsTheWrappersOwn_AutoWhereItIsNotSet) {
@@ -29,4 +29,4 @@ TEST(WrapperBase, EmptyOrNoText_IsAuto) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::config

@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-namespace coupler {
+namespace coupler::data {
 namespace {
 
 using Batches = std::vector<std::vector<size_t>>;
@@ -268,4 +268,4 @@ TEST(ShuffledOrder, OverManyEpochs_EveryOrderIsAsLikely) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::data

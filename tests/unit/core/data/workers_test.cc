@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace coupler {
+namespace coupler::data {
 namespace {
 
 constexpr size_t kCounts[] = {1, 2, 5};
@@ -83,4 +83,4 @@ TEST(Workers, BrokenOff_End) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::data

@@ -9,7 +9,7 @@
 #include "estimate/plan.h"
 #include "estimate/transformer.h"
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 LoggedModel model_with(const std::vector<std::string>& names) {
@@ -49,10 +49,10 @@ TEST(Settings, EveryPreset_HasOptionsThatItsBackendTakes) {
   LoggedModel model = model_with({"a.weight"});
   model.parameters[0].dtype = DB_F32;
   for (const char* use : {"fsdp", "deepspeed_like"}) {
-    BackendConfig config;
+    config::BackendConfig config;
     config.use = use;
     std::string defaults;
-    for (const Setting& preset : presets_of(Plugin::load(config), "/d")) {
+    for (const Setting& preset : presets_of(plugin::Plugin::load(config), "/d")) {
       EXPECT_NO_THROW(plan_for(apply(preset, config), model, 0, 2)) << preset.name;
       EXPECT_FALSE(preset.description.empty()) << preset.name;
       if (preset.is_default) defaults += preset.name;
@@ -62,7 +62,7 @@ TEST(Settings, EveryPreset_HasOptionsThatItsBackendTakes) {
 }
 
 TEST(Settings, Apply_LeavesTheUsersOptionsAndDropsWhatTheSettingDecides) {
-  BackendConfig config;
+  config::BackendConfig config;
   config.options["fsdp"] = {{"prefetch", int64_t{4}, {}},
                             {"strategy", std::string("no_shard"), {}},
                             {"offload.device", std::string("nvme"), {}}};
@@ -71,7 +71,7 @@ TEST(Settings, Apply_LeavesTheUsersOptionsAndDropsWhatTheSettingDecides) {
                         .options = {{"strategy", std::string("full_shard")}},
                         .description = {},
                         .replaced = {"offload", "strategy"}};
-  const BackendConfig applied = apply(setting, config);
+  const config::BackendConfig applied = apply(setting, config);
   EXPECT_EQ(applied.use, "fsdp");
   const auto& options = applied.options.at("fsdp");
   ASSERT_EQ(options.size(), 2u);
@@ -79,13 +79,13 @@ TEST(Settings, Apply_LeavesTheUsersOptionsAndDropsWhatTheSettingDecides) {
   EXPECT_EQ(std::get<std::string>(options[1].value), "full_shard");
 }
 
-Config with_limit(const std::string& text) {
+config::Config with_limit(const std::string& text) {
   static const char* const kNone[] = {nullptr};
-  return load_config({.overrides = {"memory.limit=" + text}, .environment = kNone});
+  return config::load_config({.overrides = {"memory.limit=" + text}, .environment = kNone});
 }
 
 TEST(MemoryLimitSetting, Sizes_AreReadAsWritten) {
-  EXPECT_EQ(memory_limit_of(Config()), 0u);
+  EXPECT_EQ(memory_limit_of(config::Config()), 0u);
   EXPECT_EQ(memory_limit_of(with_limit("4GiB")), uint64_t{4} << 30);
   EXPECT_EQ(memory_limit_of(with_limit("\"1500MB\"")), 1'500'000'000u);
 }
@@ -104,4 +104,4 @@ TEST(MemoryLimitSetting, NoSize_IsAnErrorOfTheConfiguration) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::estimate

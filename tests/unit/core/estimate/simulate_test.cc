@@ -8,7 +8,7 @@
 
 #include "estimate/ledger.h"
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 using Kind = StepEvent::Kind;
@@ -75,7 +75,7 @@ TEST(StepSimulation, Replicated_HasGradientsInFlatMemory) {
   EXPECT_GE(estimate.peak, 13 * kMiB);
 }
 
-double buffers_with(const CommunicationConfig& communication, EstimatePlan plan) {
+double buffers_with(const config::CommunicationConfig& communication, EstimatePlan plan) {
   plan.communication = communication;
   return static_cast<double>(simulated(plan).of(MemoryCategory::kBuffers)) /
          static_cast<double>(kMiB);
@@ -235,4 +235,4 @@ TEST(MemoryLedger, ActivationsThatComeAndGo_LeaveFreeRoom) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 TEST(StepLog, WrittenAndRead_IsTheSame) {
@@ -42,4 +42,4 @@ TEST(StepLog, AnotherText_IsRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace coupler {
+namespace coupler::estimate {
 namespace {
 
 uint64_t count(const std::string& config) {
@@ -81,4 +81,4 @@ TEST(Transformer, WrongConfigurations_NameTheKey) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::estimate

@@ -15,7 +15,7 @@
 #include "pickle_text.h"
 #include "zip_bytes.h"
 
-namespace coupler {
+namespace coupler::formats {
 namespace {
 
 using coupler::testing::first_line;
@@ -428,4 +428,4 @@ TEST(TorchArchive_Damage, EveryBitFlip_IsHandled) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::formats

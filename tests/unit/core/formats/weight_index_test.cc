@@ -10,7 +10,7 @@
 #include "formats/safetensors_header.h"
 #include "refusal.h"
 
-namespace coupler {
+namespace coupler::formats {
 namespace {
 
 std::string index_text() {
@@ -206,4 +206,4 @@ TEST(WeightIndex, NamesFromTheFile_AreShownShortAndWithoutControlCharacters) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::formats

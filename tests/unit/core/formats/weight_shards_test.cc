@@ -9,7 +9,7 @@
 #include "formats/weight_index.h"
 #include "refusal.h"
 
-namespace coupler {
+namespace coupler::formats {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -93,4 +93,4 @@ TEST(DivideWeights, ANameGivenTwice_IsRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::formats

@@ -10,7 +10,7 @@
 #include "first_line.h"
 #include "zip_bytes.h"
 
-namespace coupler {
+namespace coupler::formats {
 namespace {
 
 using coupler::testing::crc32_of;
@@ -239,4 +239,4 @@ TEST(ZipArchive_Damage, EveryTruncationAndBitFlip_IsHandled) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::formats

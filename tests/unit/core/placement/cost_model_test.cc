@@ -7,7 +7,7 @@
 #include "placement/optimal.h"
 #include "trees.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 DeviceMapOptions options_with(const MaxMemory& memory) {
@@ -155,4 +155,4 @@ TEST(MeasureRates, FolderThatIsNotThere_IsAnError) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::placement

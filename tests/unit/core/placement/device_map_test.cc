@@ -10,7 +10,7 @@
 #include "placement/infer.h"
 #include "trees.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 std::string first_line_of(const std::function<void()>& action) {
@@ -194,4 +194,4 @@ TEST(Table, HasARowForEachRunOfEntriesAndABarForEachDevice) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::placement

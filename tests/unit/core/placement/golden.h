@@ -9,7 +9,7 @@
 
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 inline nlohmann::json read_golden() {
   std::ifstream file(COUPLER_SOURCE_DIR "/tests/unit/core/placement/device_maps.json");
@@ -71,4 +71,4 @@ inline std::map<std::string, MapDevice> map_of(const nlohmann::json& golden) {
   return map;
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -12,7 +12,7 @@
 #include "placement/module_tree.h"
 #include "placement/sequential.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 std::string map_text(const std::map<std::string, MapDevice>& map) {
@@ -119,4 +119,4 @@ TEST(Golden, GptJ_GivesThePrintedMap) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::placement

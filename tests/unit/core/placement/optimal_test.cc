@@ -11,7 +11,7 @@
 #include "placement/infer.h"
 #include "trees.h"
 
-namespace coupler {
+namespace coupler::placement {
 namespace {
 
 // The minimum of seconds over all assignments, and how many of them fit.
@@ -227,4 +227,4 @@ TEST(OptimalMap, ManyLayers_IsFoundAndNoSlower) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -10,7 +10,7 @@
 
 #include "placement/module_tree.h"
 
-namespace coupler {
+namespace coupler::placement {
 
 // Adds one parameter of this many bytes, with its own storage unless one is given.
 inline void add_bytes(ModuleTree& tree, size_t module, const std::string& name, uint64_t bytes,
@@ -75,4 +75,4 @@ inline DeviceRates plain_rates() {
   return rates;
 }
 
-}  // namespace coupler
+}  // namespace coupler::placement

@@ -10,15 +10,15 @@ namespace coupler::test {
 namespace {
 
 std::string check_refusal(const std::string& path, const std::string& sha256 = "") {
-  return message_of(ErrorCode::kPlugin, [&] { check_plugin_file(path, sha256); });
+  return message_of(ErrorCode::kPlugin, [&] { plugin::check_plugin_file(path, sha256); });
 }
 
 TEST(PluginCheck_GoodFile, ReturnsItsRealPath) {
   const Folder folder;
   const std::string file = folder.add("good");
   std::filesystem::create_symlink(file, folder.path("link.so"));
-  EXPECT_EQ(check_plugin_file(file, ""), file);
-  EXPECT_EQ(check_plugin_file(folder.path("link.so"), ""), file);
+  EXPECT_EQ(plugin::check_plugin_file(file, ""), file);
+  EXPECT_EQ(plugin::check_plugin_file(folder.path("link.so"), ""), file);
 }
 
 TEST(PluginCheck_MissingFile, IsNamed) {
@@ -126,7 +126,7 @@ TEST(PluginCheck_FolderAboveWritableByAll, IsRefusedUnlessSticky) {
   expect_text(check_refusal(file),
               "the folder " + folder.path("open") + " above it is writable by every");
   ASSERT_EQ(chmod(folder.path("open").c_str(), 01777), 0);
-  EXPECT_EQ(check_plugin_file(file, ""), file);
+  EXPECT_EQ(plugin::check_plugin_file(file, ""), file);
 }
 
 TEST(PluginCheck_FileOfAForeignGroupWritable, IsRefused) {
@@ -154,7 +154,7 @@ TEST(PluginCheck_PinThatFits, Passes) {
   const std::string message = check_refusal(file, std::string(64, 'a'));
   const std::string marker = "its SHA-256 is ";
   const std::string real = message.substr(message.find(marker) + marker.size(), 64);
-  EXPECT_EQ(check_plugin_file(file, real), file);
+  EXPECT_EQ(plugin::check_plugin_file(file, real), file);
 }
 
 TEST(PluginCheck_PinThatDiffers, NamesBothHashes) {
@@ -168,7 +168,7 @@ TEST(PluginCheck_PinThatIsNoHash, IsAConfigurationError) {
   const Folder folder;
   const std::string file = folder.add("good");
   const std::string message =
-      message_of(ErrorCode::kConfig, [&] { check_plugin_file(file, "abc"); });
+      message_of(ErrorCode::kConfig, [&] { plugin::check_plugin_file(file, "abc"); });
   expect_text(message, "backend.sha256 = \"abc\" is not a SHA-256");
   expect_text(message, "sha256sum " + file);
 }

@@ -6,19 +6,20 @@
 namespace coupler::test {
 namespace {
 
-BackendConfig backend(const std::string& use, const std::string& folder = COUPLER_FIXTURES) {
-  BackendConfig config;
+config::BackendConfig backend(const std::string& use,
+                              const std::string& folder = COUPLER_FIXTURES) {
+  config::BackendConfig config;
   config.use = use;
   config.plugin_path = {folder};
   return config;
 }
 
 std::string load_refusal(const std::string& use) {
-  return message_of(ErrorCode::kPlugin, [&] { Plugin::load(backend(use)); });
+  return message_of(ErrorCode::kPlugin, [&] { plugin::Plugin::load(backend(use)); });
 }
 
 TEST(PluginLoad_ByName, GivesItsTable) {
-  const Plugin plugin = Plugin::load(backend("good"));
+  const plugin::Plugin plugin = plugin::Plugin::load(backend("good"));
   EXPECT_EQ(plugin.name(), "good");
   EXPECT_STREQ(plugin.table().version, "1.2.3");
   EXPECT_EQ(plugin.path(), std::filesystem::canonical(COUPLER_FIXTURES).string() + "/" +
@@ -29,21 +30,22 @@ TEST(PluginLoad_ByPath, MayHaveAnyFileName) {
   const Folder folder;
   const std::string file = folder.path("vendor-1.so");
   std::filesystem::rename(folder.add("good"), file);
-  EXPECT_EQ(Plugin::load(backend(file)).path(), file);
+  EXPECT_EQ(plugin::Plugin::load(backend(file)).path(), file);
 }
 
 TEST(PluginLoad_Twice, GivesTheSameTable) {
-  const Plugin first = Plugin::load(backend("good"));
-  EXPECT_EQ(&first.table(), &Plugin::load(backend("good")).table());
+  const plugin::Plugin first = plugin::Plugin::load(backend("good"));
+  EXPECT_EQ(&first.table(), &plugin::Plugin::load(backend("good")).table());
 }
 
 TEST(PluginLoad_Single, IsBuiltIn) {
-  EXPECT_EQ(Plugin::load(backend("single")).path(), "");
-  EXPECT_EQ(Plugin::single().name(), "single");
+  EXPECT_EQ(plugin::Plugin::load(backend("single")).path(), "");
+  EXPECT_EQ(plugin::Plugin::single().name(), "single");
 }
 
 TEST(PluginLoad_Auto, IsAnError) {
-  const std::string message = message_of(ErrorCode::kConfig, [] { Plugin::load(backend("auto")); });
+  const std::string message =
+      message_of(ErrorCode::kConfig, [] { plugin::Plugin::load(backend("auto")); });
   expect_text(message, "backend.use = \"auto\" does not name a backend");
 }
 
@@ -60,10 +62,10 @@ TEST(PluginLoad_OtherMinorBeforeOne, IsRefused) {
 }
 
 TEST(PluginAbi_MinorFromOneOn, MayDiffer) {
-  EXPECT_EQ(abi_problem(1, 0, 1, 3), "");
-  EXPECT_EQ(abi_problem(1, 9, 1, 3), "");
-  EXPECT_NE(abi_problem(2, 0, 1, 3), "");
-  EXPECT_NE(abi_problem(0, 1, 1, 0), "");
+  EXPECT_EQ(plugin::abi_problem(1, 0, 1, 3), "");
+  EXPECT_EQ(plugin::abi_problem(1, 9, 1, 3), "");
+  EXPECT_NE(plugin::abi_problem(2, 0, 1, 3), "");
+  EXPECT_NE(plugin::abi_problem(0, 1, 1, 0), "");
 }
 
 TEST(PluginLoad_ShortTable, IsRefused) {
@@ -84,7 +86,7 @@ TEST(PluginLoad_NameUnlikeItsFile, IsRefusedByNameOnly) {
   expect_text(load_refusal("misnamed"),
               "was loaded as \"misnamed\" but its name is \"somebody_else\"");
   const std::string path = std::string(COUPLER_FIXTURES) + "/" + Folder::file_name("misnamed");
-  EXPECT_EQ(Plugin::load(backend(path)).name(), "somebody_else");
+  EXPECT_EQ(plugin::Plugin::load(backend(path)).name(), "somebody_else");
 }
 
 TEST(PluginLoad_NullTable, IsRefused) {
@@ -98,14 +100,14 @@ TEST(PluginLoad_UndefinedSymbol, GivesTheLinkersText) {
 }
 
 TEST(PluginLoad_ThrowInConstructor, EndsWithMessageAndCode3) {
-  EXPECT_EXIT(Plugin::load(backend("throws")), ::testing::ExitedWithCode(3),
+  EXPECT_EXIT(plugin::Plugin::load(backend("throws")), ::testing::ExitedWithCode(3),
               "coupler: error: plugin .*libcoupler_throws.so threw in its constructor .*no license "
               "file");
 }
 
 TEST(PluginLoad_Refusal, HasExitCode3) {
   try {
-    Plugin::load(backend("no_create"));
+    plugin::Plugin::load(backend("no_create"));
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 3);

@@ -16,8 +16,8 @@ class PluginReports : public ::testing::Test {
   }
   ~PluginReports() override { setenv("PATH", path_.c_str(), 1); }
 
-  PluginReport row(const std::string& name) {
-    for (PluginReport& report : list_plugins(backend_)) {
+  plugin::PluginReport row(const std::string& name) {
+    for (plugin::PluginReport& report : plugin::list_plugins(backend_)) {
       if (report.name == name) return report;
     }
     ADD_FAILURE() << "no row " << name;
@@ -33,13 +33,13 @@ class PluginReports : public ::testing::Test {
   }
 
   Folder folder_;
-  BackendConfig backend_;
+  config::BackendConfig backend_;
   std::string path_;
 };
 
 TEST_F(PluginReports, GoodPlugin_IsUsableWithItsFacts) {
   folder_.add("good");
-  const PluginReport report = row("good");
+  const plugin::PluginReport report = row("good");
   EXPECT_TRUE(report.usable);
   EXPECT_EQ(report.score, 5);
   EXPECT_EQ(report.version, "1.2.3");
@@ -64,7 +64,7 @@ TEST_F(PluginReports, BadPlugins_CostTheirRowsOnly) {
   expect_text(row("other_major").reason, "the major versions differ");
   expect_text(row("no_entry").reason, "does not export");
   expect_text(row("text").reason, "is not an ELF file");
-  for (const PluginReport& report : list_plugins(backend_)) {
+  for (const plugin::PluginReport& report : plugin::list_plugins(backend_)) {
     if (report.path.starts_with(folder_.path())) {
       EXPECT_EQ(report.usable, report.name == "good") << report.name;
     }
@@ -74,7 +74,7 @@ TEST_F(PluginReports, BadPlugins_CostTheirRowsOnly) {
 TEST_F(PluginReports, BackendByPath_IsTheFirstRow) {
   backend_.plugin_path.clear();
   backend_.use = folder_.add("good");
-  const std::vector<PluginReport> reports = list_plugins(backend_);
+  const std::vector<plugin::PluginReport> reports = plugin::list_plugins(backend_);
   EXPECT_EQ(reports.front().name, "good");
   EXPECT_TRUE(reports.front().usable);
 }
@@ -91,7 +91,7 @@ TEST_F(PluginReports, Pin_IsForTheChosenBackendOnly) {
 TEST_F(PluginReports, Auto_TakesNcclWhereItsProbeSaysSo) {
   for (const char* name : {"nccl", "mpi", "gloo_cpu"}) folder_.add(name);
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "nccl");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible), "nccl");
 }
 
 TEST_F(PluginReports, Auto_PassesOverAnUnusableNccl) {
@@ -99,7 +99,7 @@ TEST_F(PluginReports, Auto_PassesOverAnUnusableNccl) {
   folder_.add("mpi");
   folder_.add("gloo_cpu");
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "mpi");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible), "mpi");
 }
 
 TEST_F(PluginReports, Auto_TakesMpiInsideAnMpiLaunchOnly_WithoutMpirun) {
@@ -107,8 +107,8 @@ TEST_F(PluginReports, Auto_TakesMpiInsideAnMpiLaunchOnly_WithoutMpirun) {
   folder_.add("mpi");
   folder_.add("gloo_cpu");
   set_mpirun(false);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "gloo_cpu");
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kInside), "mpi");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible), "gloo_cpu");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kInside), "mpi");
 }
 
 TEST_F(PluginReports, Auto_InAProcessThatMpirunDidNotStart_IsNotMpi) {
@@ -116,13 +116,13 @@ TEST_F(PluginReports, Auto_InAProcessThatMpirunDidNotStart_IsNotMpi) {
   folder_.add("mpi");
   folder_.add("gloo_cpu");
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kTooLate), "gloo_cpu");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate), "gloo_cpu");
 }
 
 TEST_F(PluginReports, Auto_AsksEveryPlugin_AndAThirdPartysWinsByItsScore) {
   for (const char* name : {"nccl", "mpi", "gloo_cpu", "swift"}) folder_.add(name);
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "swift");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible), "swift");
 }
 
 TEST_F(PluginReports, Auto_AsksEveryPlugin_AndAThirdPartysLosesByItsScore) {
@@ -131,8 +131,8 @@ TEST_F(PluginReports, Auto_AsksEveryPlugin_AndAThirdPartysLosesByItsScore) {
   folder_.add("gloo_cpu");
   folder_.add("good");  // 5 is less than all others have
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible), "mpi");
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kTooLate), "gloo_cpu");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible), "mpi");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate), "gloo_cpu");
 }
 
 TEST_F(PluginReports, Auto_OfEqualScores_IsTheFirstInSearchOrder) {
@@ -141,25 +141,27 @@ TEST_F(PluginReports, Auto_OfEqualScores_IsTheFirstInSearchOrder) {
   folder_.add("gloo_cpu");
   folder_.add("good");
   backend_.plugin_path = {first.path(), folder_.path()};
-  EXPECT_EQ(try_plugin(resolve_auto(backend_, MpiLaunch::kTooLate), backend_).path,
-            first.path(Folder::file_name("gloo_cpu")));
+  EXPECT_EQ(
+      plugin::try_plugin(plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate), backend_)
+          .path,
+      first.path(Folder::file_name("gloo_cpu")));
 }
 
 TEST_F(PluginReports, Auto_OnHost_TakesNoneThatMovesOnlyADevicesMemory) {
   for (const char* name : {"nccl", "mpi", "gloo_cpu"}) folder_.add(name);
   set_mpirun(true);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kPossible, /*on_host=*/true), "mpi");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible, /*on_host=*/true), "mpi");
 }
 
 TEST_F(PluginReports, Auto_SkipsPluginsThatCrashOrHang_WithTheirReasons) {
   for (const char* name : {"crashes", "throws", "no_entry", "gloo_cpu"}) folder_.add(name);
-  EXPECT_EQ(resolve_auto(backend_, MpiLaunch::kTooLate), "gloo_cpu");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate), "gloo_cpu");
   std::filesystem::remove(folder_.path(Folder::file_name("gloo_cpu")));
   folder_.write(Folder::file_name("gloo_cpu"), "hello");
   folder_.add("hangs");
   folder_.add("nccl_unusable", "nccl");
-  const std::string message =
-      message_of(ErrorCode::kPlugin, [&] { resolve_auto(backend_, MpiLaunch::kTooLate); });
+  const std::string message = message_of(
+      ErrorCode::kPlugin, [&] { plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate); });
   expect_text(message, "crashes: crashed while being loaded or probed: signal 6");
   expect_text(message, "hangs: was stopped after 10 s while being loaded or probed");
   expect_text(message, "no license file");
@@ -172,8 +174,8 @@ TEST_F(PluginReports, Auto_WithoutAnyTransport_GivesEveryReason) {
   folder_.add("throws", "mpi");
   folder_.write(Folder::file_name("gloo_cpu"), "hello");
   set_mpirun(true);
-  const std::string message =
-      message_of(ErrorCode::kPlugin, [&] { resolve_auto(backend_, MpiLaunch::kPossible); });
+  const std::string message = message_of(
+      ErrorCode::kPlugin, [&] { plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible); });
   expect_text(message, "found no usable transport");
   expect_text(message, "nccl: no CUDA device answers");
   expect_text(message, "mpi: plugin ");

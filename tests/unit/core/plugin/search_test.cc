@@ -14,9 +14,9 @@ class PluginSearch : public ::testing::Test {
 
 TEST_F(PluginSearch, Order_IsConfigThenEnvironmentThenBesideThenSystem) {
   setenv("COUPLER_PLUGIN_PATH", (second_.path() + "::/nowhere").c_str(), 1);
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.plugin_path = {first_.path()};
-  const std::vector<SearchFolder> folders = search_folders(backend);
+  const std::vector<plugin::SearchFolder> folders = plugin::search_folders(backend);
   ASSERT_GE(folders.size(), 5u);
   EXPECT_EQ(folders[0].path, first_.path());
   EXPECT_EQ(folders[0].origin, "backend.plugin_path");
@@ -28,10 +28,10 @@ TEST_F(PluginSearch, Order_IsConfigThenEnvironmentThenBesideThenSystem) {
 }
 
 TEST_F(PluginSearch, BuildTree_IsReachedFromTestPrograms) {
-  const std::vector<SearchFolder> folders = search_folders(BackendConfig());
+  const std::vector<plugin::SearchFolder> folders = plugin::search_folders(config::BackendConfig());
   const std::string built =
       std::filesystem::weakly_canonical(COUPLER_BINARY_DIR "/lib/coupler").string();
-  EXPECT_TRUE(std::any_of(folders.begin(), folders.end(), [&](const SearchFolder& folder) {
+  EXPECT_TRUE(std::any_of(folders.begin(), folders.end(), [&](const plugin::SearchFolder& folder) {
     return folder.path == built;
   })) << built;
 }
@@ -40,14 +40,14 @@ TEST_F(PluginSearch, Name_IsTakenFromTheFirstFolder) {
   const std::string wanted = first_.add("good");
   second_.add("good");
   second_.add("misnamed");
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.plugin_path = {first_.path(), second_.path()};
-  EXPECT_EQ(find_plugin("good", backend), wanted);
-  EXPECT_EQ(find_plugin("misnamed", backend), second_.path(Folder::file_name("misnamed")));
+  EXPECT_EQ(plugin::find_plugin("good", backend), wanted);
+  EXPECT_EQ(plugin::find_plugin("misnamed", backend), second_.path(Folder::file_name("misnamed")));
 }
 
 TEST_F(PluginSearch, Path_IsReturnedAsItIs) {
-  EXPECT_EQ(find_plugin("./x.so", BackendConfig()), "./x.so");
+  EXPECT_EQ(plugin::find_plugin("./x.so", config::BackendConfig()), "./x.so");
 }
 
 TEST_F(PluginSearch, List_IsSortedInEachFolderAndWithoutRepetition) {
@@ -58,23 +58,24 @@ TEST_F(PluginSearch, List_IsSortedInEachFolderAndWithoutRepetition) {
   first_.write("libother.so", "");
   first_.write("libcoupler_.so", "");
   first_.write("libcoupler_z_impl.so", "");
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.plugin_path = {first_.path(), second_.path()};
-  const std::vector<FoundPlugin> found = found_plugins(backend);
+  const std::vector<plugin::FoundPlugin> found = plugin::found_plugins(backend);
   ASSERT_GE(found.size(), 3u);
   EXPECT_EQ(found[0].path, first_.path(Folder::file_name("z")));
   EXPECT_EQ(found[1].name, "a");
   EXPECT_EQ(found[2].name, "b");
-  EXPECT_TRUE(std::none_of(found.begin() + 1, found.end(),
-                           [](const FoundPlugin& plugin) { return plugin.name.starts_with("z"); }));
+  EXPECT_TRUE(std::none_of(found.begin() + 1, found.end(), [](const plugin::FoundPlugin& plugin) {
+    return plugin.name.starts_with("z");
+  }));
 }
 
 TEST_F(PluginSearch, UnknownName_ListsWhereItLookedAndWhatThereIs) {
   first_.add("good");
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.plugin_path = {first_.path(), second_.path("absent")};
   const std::string message =
-      message_of(ErrorCode::kPlugin, [&] { find_plugin("glue_cpu", backend); });
+      message_of(ErrorCode::kPlugin, [&] { plugin::find_plugin("glue_cpu", backend); });
   expect_text(message, "backend \"glue_cpu\" was not found: no libcoupler_glue_cpu.so in\n");
   expect_text(message, first_.path() + " (backend.plugin_path)");
   expect_text(message, second_.path("absent") + " (backend.plugin_path; no such folder)");
@@ -85,7 +86,8 @@ TEST_F(PluginSearch, UnknownName_ListsWhereItLookedAndWhatThereIs) {
 }
 
 TEST_F(PluginSearch, Tpu_SaysThatItIsAThirdPartys) {
-  const std::string message = message_of(ErrorCode::kPlugin, [&] { find_plugin("tpu", {}); });
+  const std::string message =
+      message_of(ErrorCode::kPlugin, [&] { plugin::find_plugin("tpu", {}); });
   expect_text(message, "TPUs need a third party's plugin");
 }
 

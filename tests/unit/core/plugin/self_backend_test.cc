@@ -21,7 +21,7 @@ class SelfBackend : public ::testing::Test {
     params.struct_size = sizeof(params);
     params.size = 1;
     params.default_timeout_ns = 30 * kSecond;
-    EXPECT_EQ(single_backend().create(&params, &communicator_, nullptr), DB_OK);
+    EXPECT_EQ(plugin::single_backend().create(&params, &communicator_, nullptr), DB_OK);
   }
   ~SelfBackend() override { communicator_->functions->destroy(communicator_); }
 
@@ -223,7 +223,7 @@ TEST(SelfBackendCreate_WrongWorldOrOption, IsRefused) {
   std::array<char, 128> text = {};
   db_error error = {sizeof(db_error), 0, 0, 0, 0, text.data(), text.size()};
   db_communicator* made = nullptr;
-  EXPECT_EQ(single_backend().create(&params, &made, &error), DB_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(plugin::single_backend().create(&params, &made, &error), DB_ERR_INVALID_ARGUMENT);
   expect_text(text.data(), "single is for one process, not for rank 0 of 2");
   params.size = 1;
   db_option option = {};
@@ -232,7 +232,7 @@ TEST(SelfBackendCreate_WrongWorldOrOption, IsRefused) {
   const db_option* const options[] = {&option};
   params.options = options;
   params.option_count = 1;
-  EXPECT_EQ(single_backend().create(&params, &made, &error), DB_ERR_UNKNOWN_OPTION);
+  EXPECT_EQ(plugin::single_backend().create(&params, &made, &error), DB_ERR_UNKNOWN_OPTION);
   expect_text(text.data(), "unknown option \"speed\"");
 }
 

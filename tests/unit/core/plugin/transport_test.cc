@@ -14,12 +14,13 @@ class PluginTransport : public ::testing::Test {
   void set_base(const std::string& base) { backend_.options["wrapper"] = {{"base", base, {}}}; }
 
   Folder folder_;
-  BackendConfig backend_;
+  config::BackendConfig backend_;
 };
 
 TEST_F(PluginTransport, Transport_IsItself) {
   backend_.use = "gloo_cpu";
-  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kPossible);
+  const plugin::TransportChoice plan =
+      plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible);
   EXPECT_EQ(plan.use, "gloo_cpu");
   EXPECT_EQ(plan.transport, "gloo_cpu");
   EXPECT_FALSE(plan.needs_mpi_launch);
@@ -27,7 +28,8 @@ TEST_F(PluginTransport, Transport_IsItself) {
 }
 
 TEST_F(PluginTransport, Auto_IsPassedOnAsAnOverride) {
-  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kInside);
+  const plugin::TransportChoice plan =
+      plugin::choose_transport(backend_, plugin::MpiLaunch::kInside);
   EXPECT_EQ(plan.transport, "mpi");
   EXPECT_TRUE(plan.needs_mpi_launch);
   EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.use=\"mpi\""});
@@ -36,18 +38,20 @@ TEST_F(PluginTransport, Auto_IsPassedOnAsAnOverride) {
 TEST_F(PluginTransport, WrapperByPath_HasItsBasesNeeds) {
   backend_.use = folder_.path(Folder::file_name("wrapper"));
   set_base("mpi");
-  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kPossible);
+  const plugin::TransportChoice plan =
+      plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible);
   EXPECT_EQ(plan.use, backend_.use);
   EXPECT_EQ(plan.transport, "mpi");
   EXPECT_TRUE(plan.needs_mpi_launch);
   EXPECT_TRUE(plan.overrides.empty());
   set_base(folder_.path(Folder::file_name("gloo_cpu")));
-  EXPECT_FALSE(choose_transport(backend_, MpiLaunch::kPossible).needs_mpi_launch);
+  EXPECT_FALSE(plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible).needs_mpi_launch);
 }
 
 TEST_F(PluginTransport, WrapperWithoutBase_GetsWhatAutoPicks) {
   backend_.use = "wrapper";
-  const TransportChoice plan = choose_transport(backend_, MpiLaunch::kInside);
+  const plugin::TransportChoice plan =
+      plugin::choose_transport(backend_, plugin::MpiLaunch::kInside);
   EXPECT_EQ(plan.transport, "mpi");
   EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.wrapper.base=\"mpi\""});
 }
@@ -55,20 +59,21 @@ TEST_F(PluginTransport, WrapperWithoutBase_GetsWhatAutoPicks) {
 TEST_F(PluginTransport, BaseThatNeedsABase_IsRefused) {
   backend_.use = "wrapper";
   set_base("wrapper");
-  const std::string message =
-      message_of(ErrorCode::kConfig, [&] { choose_transport(backend_, MpiLaunch::kPossible); });
+  const std::string message = message_of(ErrorCode::kConfig, [&] {
+    plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible);
+  });
   expect_text(message, "backend.wrapper.base = \"wrapper\" needs a base itself");
 }
 
 TEST_F(PluginTransport, UnusableBackend_IsAnErrorWithItsReason) {
   backend_.use = "nccl";
-  expect_text(
-      message_of(ErrorCode::kPlugin, [&] { choose_transport(backend_, MpiLaunch::kPossible); }),
-      "cannot be used here: no CUDA device answers");
+  expect_text(message_of(ErrorCode::kPlugin,
+                         [&] { plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible); }),
+              "cannot be used here: no CUDA device answers");
   backend_.use = "absent";
-  expect_text(
-      message_of(ErrorCode::kPlugin, [&] { choose_transport(backend_, MpiLaunch::kPossible); }),
-      "backend \"absent\" was not found");
+  expect_text(message_of(ErrorCode::kPlugin,
+                         [&] { plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible); }),
+              "backend \"absent\" was not found");
 }
 
 }  // namespace

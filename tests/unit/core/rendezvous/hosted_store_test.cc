@@ -12,13 +12,13 @@
 
 #include "rendezvous/host_store.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
 
-BackendConfig within(std::chrono::nanoseconds timeout) {
-  BackendConfig backend;
+config::BackendConfig within(std::chrono::nanoseconds timeout) {
+  config::BackendConfig backend;
   backend.timeout = timeout;
   return backend;
 }
@@ -42,7 +42,7 @@ class HostedStoreTest : public ::testing::Test {
 };
 
 TEST_F(HostedStoreTest, Ranks_MeetThroughPrivateFiles_WhichAreRemoved) {
-  std::shared_ptr<Store> one;
+  std::shared_ptr<store::Store> one;
   std::thread rank_one([&] { one = host_or_join_store("job", 1, within(20s)); });
   std::this_thread::sleep_for(20ms);  // rank 1 comes first
   auto zero = host_or_join_store("job", 0, within(20s));
@@ -130,4 +130,4 @@ TEST_F(HostedStoreTest, FolderOthersCanEnter_IsRefused_NamingIt) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::rendezvous

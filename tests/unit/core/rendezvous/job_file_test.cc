@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 class JobFileTest : public ::testing::Test {
@@ -114,4 +114,4 @@ TEST_F(JobFileTest, Folder_IsRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -8,17 +8,18 @@
 #include <cstdlib>
 
 #include "config/config.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 #include "store/store.h"
 
 int main(int argc, char** argv) {
   const auto timeout = std::chrono::seconds(argc > 1 ? std::atoi(argv[1]) : 20);
   try {
-    const auto process = coupler::detect_process();
+    const auto process = coupler::rendezvous::detect_process();
     const auto begin = std::chrono::steady_clock::now();
-    auto config = coupler::load_config({});
+    auto config = coupler::config::load_config({});
     config.backend.timeout = timeout;
-    const auto store = coupler::open_job_store(process, config);
+    const auto store = coupler::rendezvous::open_job_store(process, config);
     store->set(fmt::format("here/{}", process.rank), std::to_string(process.rank));
     int met = 0;
     for (int rank = 0; rank < process.world_size; ++rank) {

@@ -13,7 +13,7 @@
 #include "store/server.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
@@ -23,7 +23,7 @@ class NetworkStore : public ::testing::Test {
   NetworkStore() {
     std::string name = ::testing::TempDir() + "coupler-network-XXXXXX";
     folder_ = ::mkdtemp(name.data());
-    config_ = load_config({});
+    config_ = config::load_config({});
     config_.backend.timeout = 20s;
     config_.backend.interface = "lo";
     config_.launch.secret_file = write("secret", std::string(32, 's'), 0600);
@@ -49,7 +49,7 @@ class NetworkStore : public ::testing::Test {
     return process;
   }
 
-  static int free_port() { return StoreServer(Bytes32{}).port(); }
+  static int free_port() { return store::StoreServer(Bytes32{}).port(); }
 
   std::string refusal(const ProcessInfo& process) const {
     try {
@@ -64,7 +64,7 @@ class NetworkStore : public ::testing::Test {
   }
 
   std::filesystem::path folder_;
-  Config config_;
+  config::Config config_;
 };
 
 TEST_F(NetworkStore, RanksMeet_WhoeverIsFirst) {
@@ -117,7 +117,7 @@ TEST_F(NetworkStore, RankOfAnotherStart_IsRefused) {
 TEST_F(NetworkStore, ThroughAnAgentsStore_RanksMeet_WithTheFileOrWithout) {
   for (const bool with_file : {true, false}) {
     if (!with_file) config_.launch.secret_file = "";
-    MemoryStore agent;
+    store::MemoryStore agent;
     auto one = std::async(std::launch::async,
                           [&] { return host_or_join_through(agent, rank(1, 1), config_); });
     const auto zero = host_or_join_through(agent, rank(0, 1), config_);
@@ -133,7 +133,7 @@ TEST_F(NetworkStore, ThroughAnAgentsStore_RanksMeet_WithTheFileOrWithout) {
 
 TEST_F(NetworkStore, ThroughAnAgentsStore_RankZeroNeverComes_IsNamed) {
   config_.backend.timeout = 100ms;
-  MemoryStore agent;
+  store::MemoryStore agent;
   try {
     host_or_join_through(agent, rank(1, 1), config_);
     FAIL() << "no error";
@@ -146,7 +146,7 @@ TEST_F(NetworkStore, ThroughAnAgentsStore_RankZeroNeverComes_IsNamed) {
 }
 
 TEST_F(NetworkStore, PortInUse_IsNamed) {
-  const StoreServer other(Bytes32{});
+  const store::StoreServer other(Bytes32{});
   expect_part(refusal(rank(0, other.port())), "another program uses this port");
 }
 
@@ -184,4 +184,4 @@ TEST_F(NetworkStore, HostThatNobodyKnows_IsNamed) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -7,7 +7,7 @@
 
 #include "variables.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 // The message of the Error(kConfig) that these variables cause.
@@ -123,4 +123,4 @@ TEST(ProcessInfo, NoPlaceToMeet_IsRefused_NamingWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -11,7 +11,7 @@
 #include "rendezvous/launcher_env.h"
 #include "variables.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 using K = LauncherKind;
@@ -160,4 +160,4 @@ TEST(TasksOfNode, SlurmsLists_AreRead_AndNothingElse) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -2,7 +2,7 @@
 
 #include "rendezvous/process_info.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 TEST(SlurmNodes, First_IsThatOfTheList) {
@@ -14,4 +14,4 @@ TEST(SlurmNodes, First_IsThatOfTheList) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::rendezvous

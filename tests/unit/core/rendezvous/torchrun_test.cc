@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-namespace coupler {
+namespace coupler::rendezvous {
 namespace {
 
 // The output of a shell command, including errors.
@@ -98,4 +98,4 @@ TEST(JoinStore, WithRankVariablesSetByHand_IsHostedByRankZero_AllRanksMeet) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -7,7 +7,7 @@
 
 #include "rendezvous/process_info.h"
 
-namespace coupler {
+namespace coupler::rendezvous {
 
 using Variables = std::map<std::string, std::string>;
 
@@ -18,4 +18,4 @@ inline ProcessInfo detect(const Variables& variables) {
   });
 }
 
-}  // namespace coupler
+}  // namespace coupler::rendezvous

@@ -8,7 +8,7 @@
 
 #include "sharding/pipeline_schedule.h"
 
-namespace coupler {
+namespace coupler::sharding {
 namespace {
 
 const std::vector<std::string> kLayers = {"te", "blocks.0", "blocks.1", "blocks.2", "nf"};
@@ -105,4 +105,4 @@ TEST(BalancedCut, FewerLayersThanStages_Refused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::sharding

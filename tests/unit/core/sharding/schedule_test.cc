@@ -7,7 +7,7 @@
 
 #include "sharding/pipeline_schedule.h"
 
-namespace coupler {
+namespace coupler::sharding {
 namespace {
 
 // Calls check for each pipeline shape, including one stage and fewer micro-batches than stages.
@@ -111,4 +111,4 @@ TEST(MicroBatches, RowsThatDoNotDivide_TheFirstOnesHaveOneMore) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::sharding

@@ -9,19 +9,19 @@
 
 #include "residency/residency_policy.h"
 
-namespace coupler {
+namespace coupler::sharding {
 namespace {
 
-constexpr size_t kEnd = UseOrder::kNone;  // in a sequence: the end of a pass
+constexpr size_t kEnd = residency::UseOrder::kNone;  // in a sequence: the end of a pass
 
-void play(UseOrder& order, const std::vector<size_t>& sequence) {
+void play(residency::UseOrder& order, const std::vector<size_t>& sequence) {
   for (const size_t unit : sequence) {
     unit == kEnd ? order.end_of_pass() : void(order.use(unit));
   }
 }
 
 uint64_t hash_of(const std::vector<size_t>& sequence) {
-  UseOrder order;
+  residency::UseOrder order;
   play(order, sequence);
   return order.hash();
 }
@@ -53,7 +53,7 @@ TEST(UseOrder, RandomSequences_NextIsWhatFollowedLast) {
     std::mt19937 random(seed);
     const size_t units = 1 + random() % 6;
     const auto sequence = random_sequence(random, random() % 60, units);
-    UseOrder order;
+    residency::UseOrder order;
     play(order, sequence);
     const auto learned = learned_from(sequence);
     for (size_t before = 0; before <= units; ++before) {
@@ -84,7 +84,7 @@ TEST(UseOrder, RandomSequences_HashTellsWhatWasLearntAndNothingElse) {
 }
 
 TEST(UseOrder, ForwardAndBackward_ToldApart) {
-  UseOrder order;
+  residency::UseOrder order;
   play(order, {0, 1, 2, 1, 0, kEnd});
   EXPECT_EQ(order.next(0, 1), 2u);
   EXPECT_EQ(order.next(2, 1), 0u);
@@ -93,7 +93,7 @@ TEST(UseOrder, ForwardAndBackward_ToldApart) {
 }
 
 TEST(UseOrder, SameUnitAgain_ChangesNothing) {
-  UseOrder order;
+  residency::UseOrder order;
   EXPECT_TRUE(order.use(3));
   EXPECT_FALSE(order.use(3));
   EXPECT_EQ(order.hash(), 0u);
@@ -104,7 +104,7 @@ TEST(UseOrder, SameUnitAgain_ChangesNothing) {
 }
 
 TEST(UseOrder, SecondPassAlike_HashStays) {
-  UseOrder order;
+  residency::UseOrder order;
   play(order, {0, 1, 2, 1, 0, kEnd});
   const uint64_t hash = order.hash();
   play(order, {0, 1, 2, 1, 0, kEnd});
@@ -114,7 +114,7 @@ TEST(UseOrder, SecondPassAlike_HashStays) {
 }
 
 TEST(UseOrder, OrderChanged_LastOneCounts) {
-  UseOrder order;
+  residency::UseOrder order;
   play(order, {0, 1, 2, kEnd, 0, 1, 3, kEnd});
   EXPECT_EQ(order.next(0, 1), 3u);
   play(order, {0, 1, 2, kEnd});
@@ -122,14 +122,14 @@ TEST(UseOrder, OrderChanged_LastOneCounts) {
 }
 
 TEST(UseOrder, EndOfPass_NothingFollowsAcrossIt) {
-  UseOrder order;
+  residency::UseOrder order;
   play(order, {0, 1, kEnd, 2, kEnd});
   EXPECT_EQ(order.next(0, 1), kEnd);
   EXPECT_EQ(order.current(), kEnd);
-  UseOrder fresh;
+  residency::UseOrder fresh;
   fresh.end_of_pass();
   EXPECT_EQ(fresh.hash(), 0u) << "a pass without uses changes nothing";
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::sharding

@@ -23,7 +23,7 @@ extern "C" int CRYPTO_memcmp(const void* a, const void* b, size_t size) {
   return difference;
 }
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -54,4 +54,4 @@ TEST(ConstantTime, ADifferenceAnywhere_IsFound) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

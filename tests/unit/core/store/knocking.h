@@ -14,7 +14,7 @@
 #include "base/file_descriptor.h"
 #include "store/link.h"
 
-namespace coupler {
+namespace coupler::store {
 
 struct StoreAddress {
   std::string host;  // in StoreServer's notation
@@ -40,4 +40,4 @@ inline UniqueFd connect_without_waiting(const StoreAddress& store) {
   return fd;
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

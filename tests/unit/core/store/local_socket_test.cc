@@ -22,7 +22,7 @@
 #include "store/link.h"
 #include "store/server.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -212,4 +212,4 @@ TEST_F(LocalSocketTest, NextStoreOfAProcess_DoesNotServeMembersOfTheOneBefore) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

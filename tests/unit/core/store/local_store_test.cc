@@ -5,10 +5,11 @@
 #include <thread>
 
 #include "config/config.h"
+#include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -36,16 +37,16 @@ TEST(PrefixStore, Keys_AreApart_AndParentLives) {
 }
 
 TEST(JoinStore, WorldOfOne_NeedsNobody_Ever) {
-  const auto store = open_job_store(ProcessInfo{}, Config{});
+  const auto store = rendezvous::open_job_store(rendezvous::ProcessInfo{}, config::Config{});
   store->set("key", "value");
   EXPECT_EQ(store->get("key", 0s), "value");
 }
 
 TEST(JoinStore, WorldWithoutLauncher_IsAnError_NamingTheLauncher) {
-  ProcessInfo process;
+  rendezvous::ProcessInfo process;
   process.world_size = 2;
   try {
-    open_job_store(process, Config{});
+    rendezvous::open_job_store(process, config::Config{});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
@@ -54,4 +55,4 @@ TEST(JoinStore, WorldWithoutLauncher_IsAnError_NamingTheLauncher) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

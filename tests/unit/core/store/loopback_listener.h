@@ -8,7 +8,7 @@
 
 #include "base/file_descriptor.h"
 
-namespace coupler {
+namespace coupler::store {
 
 struct LoopbackListener {
   LoopbackListener() {
@@ -27,4 +27,4 @@ struct LoopbackListener {
   int port = 0;
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

@@ -18,7 +18,7 @@ using namespace coupler;
 using namespace std::chrono_literals;
 
 void join(const std::string& host, int port, const Bytes32& secret, int rank) {
-  StoreClient store(host, port, secret, 20s);
+  store::StoreClient store(host, port, secret, 20s);
   store.join(rank);
   store.set("ready/" + std::to_string(rank), "");
   if (store.peers()->await_lost({rank}, 60s)) store.set("told/" + std::to_string(rank), "");
@@ -26,11 +26,11 @@ void join(const std::string& host, int port, const Bytes32& secret, int rank) {
 }
 
 void host(const std::string& address, const Bytes32& secret) {
-  BackendConfig backend;
+  config::BackendConfig backend;
   backend.peer_timeout = 400ms;
-  StoreServerOptions options = RankZeroStore::server_options(backend);
+  store::StoreServerOptions options = store::RankZeroStore::server_options(backend);
   options.host = address;
-  const RankZeroStore store(secret, options, 20s);
+  const store::RankZeroStore store(secret, options, 20s);
   std::printf("%s %d\n", store.server().host().c_str(), store.server().port());
   std::fflush(stdout);
   ::pause();

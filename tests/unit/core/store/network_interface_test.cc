@@ -10,7 +10,7 @@
 #include "store/client.h"
 #include "store/server.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -117,4 +117,4 @@ TEST(StoreServer, Ipv6_ServesToo_AndAllIsBothFamilies) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

@@ -9,7 +9,7 @@
 #include "base/socket.h"
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -75,4 +75,4 @@ void Relay::pass(int from, int to, const Rule& rule) {
   ::shutdown(to, SHUT_RDWR);
 }
 
-}  // namespace coupler
+}  // namespace coupler::store

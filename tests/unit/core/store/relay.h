@@ -10,7 +10,7 @@
 #include "base/file_descriptor.h"
 #include "loopback_listener.h"
 
-namespace coupler {
+namespace coupler::store {
 
 class Relay {
  public:
@@ -37,4 +37,4 @@ class Relay {
   std::thread thread_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::store

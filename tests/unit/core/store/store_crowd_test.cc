@@ -24,7 +24,7 @@
 #include "store/client.h"
 #include "store/server.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -236,4 +236,4 @@ TEST(StoreCrowd, ManyMembersToCome_RaiseTheSoftLimit_AFewDoNot) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

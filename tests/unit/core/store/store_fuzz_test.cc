@@ -123,8 +123,8 @@ TEST_P(StoreFuzz, FramesOtherThanTheOneThatWasSealed_DoNotOpen) {
 TEST_P(StoreFuzz, ServerThatMembersSendNonsense_ServesTheOthers) {
   Chance chance(GetParam());
   const Bytes32 secret = random_bytes32();
-  const StoreServer server(secret);
-  StoreClient member("127.0.0.1", server.port(), secret, 20s);
+  const store::StoreServer server(secret);
+  store::StoreClient member("127.0.0.1", server.port(), secret, 20s);
   member.set("sound", "mind");
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(round);

@@ -21,7 +21,7 @@
 #include "store/failure_detector.h"
 #include "store/server.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -280,7 +280,7 @@ TEST_P(ServedStoreMembersTest, HostOfTheStore_IsWatchedByTheOthers) {
 
 TEST_P(ServedStoreMembersTest, HostLeavesInOrder_IsNoLoss) {
   const Bytes32 secret = random_bytes32();
-  BackendConfig backend;
+  config::BackendConfig backend;
   StoreServerOptions options = RankZeroStore::server_options(backend);
   options.host = GetParam();
   auto zero = std::make_unique<RankZeroStore>(secret, options, 20s);
@@ -335,4 +335,4 @@ TEST(PeerLossTest, Text_ThereAndBack) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

@@ -13,7 +13,7 @@
 #include "store/server.h"
 #include "store/store.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -142,4 +142,4 @@ TEST(SimulatedRanks, AThousand_MeetAndLearnAllOfAll) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

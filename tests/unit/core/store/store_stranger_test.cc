@@ -16,7 +16,7 @@
 #include "store/server.h"
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -182,4 +182,4 @@ TEST(StoreClient, ServerThatIsNoStore_IsAnErrorInTime_NamingTheAddress) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

@@ -11,7 +11,7 @@
 #include "store/client.h"
 #include "store/server.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -178,4 +178,4 @@ TEST_F(StoreTamperingTest, FramesSwapped_AreRefused_AndHaveNoEffect) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

@@ -14,7 +14,7 @@
 #include "store/client.h"
 #include "store/server.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -253,4 +253,4 @@ INSTANTIATE_TEST_SUITE_P(Sockets, StoreTest,
                          });
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

@@ -16,7 +16,7 @@
 #include "store/server.h"
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -198,4 +198,4 @@ TEST(DeriveKey, Purposes_GiveKeysOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

@@ -26,7 +26,7 @@
 #include "store/server.h"
 #include "store/wire.h"
 
-namespace coupler {
+namespace coupler::store {
 namespace {
 
 using namespace std::chrono_literals;
@@ -286,4 +286,4 @@ TEST_F(StoreUsersTest, ListenerOfAnotherUser_IsToldNothing) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::store

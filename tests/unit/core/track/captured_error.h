@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace coupler {
+namespace coupler::track {
 
 class CapturedError {
  public:
@@ -38,4 +38,4 @@ class CapturedError {
   int saved_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::track

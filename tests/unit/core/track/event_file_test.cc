@@ -16,7 +16,7 @@
 
 #include "track/tensorboard_tracker.h"
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 namespace fs = std::filesystem;
@@ -205,4 +205,4 @@ TEST(EventFile, OfARun_HasVersionParametersValuesAndEnd) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::track

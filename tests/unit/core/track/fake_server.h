@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace coupler {
+namespace coupler::track {
 
 class FakeServer {
  public:
@@ -91,4 +91,4 @@ class FakeServer {
   std::thread thread_;
 };
 
-}  // namespace coupler
+}  // namespace coupler::track

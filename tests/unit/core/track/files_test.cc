@@ -17,7 +17,7 @@
 #include "track/tracker_queue.h"
 #include "track/trackers.h"
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 namespace fs = std::filesystem;
@@ -222,4 +222,4 @@ TEST(TrackerRegistry, OwnTrackers_AreFoundByName_AndNamesAreChecked) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::track

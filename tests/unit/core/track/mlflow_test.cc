@@ -19,7 +19,7 @@
 #include "track/mlflow_tracker.h"
 #include "track/tracker_queue.h"
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 using nlohmann::json;
@@ -339,4 +339,4 @@ TEST(MlflowNames, AreThoseThatItTakes) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::track

@@ -16,7 +16,7 @@
 #include "captured_error.h"
 #include "coupler/tracker.h"
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 class Progress : public ::testing::Test {
@@ -244,4 +244,4 @@ TEST_F(Progress, OfAJob_TheMainProcessDraws) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::track

@@ -15,7 +15,7 @@
 #include "captured_error.h"
 #include "track/trackers.h"
 
-namespace coupler {
+namespace coupler::track {
 namespace {
 
 using std::chrono::milliseconds;
@@ -234,4 +234,4 @@ TEST(SeveralTrackers, OptionsOutOfRange_AreRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::track

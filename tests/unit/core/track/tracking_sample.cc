@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
       {"lr", 0.001}, {"layers", int64_t{3}}, {"bf16", true}, {"optimizer", std::string("AdamW")}};
   std::vector<std::shared_ptr<Tracker>> trackers;
   for (int i = 2; i < argc; ++i) {
-    auto tracker = make_tracker(argv[i]);
+    auto tracker = track::make_tracker(argv[i]);
     if (tracker == nullptr) {
       throw Error(ErrorCode::kUsage, std::string("unknown tracker '") + argv[i] + "'");
     }
@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   }
   TrackerOptions options;
   options.end_timeout = std::chrono::minutes(2);
-  Trackers all(trackers, run, options);
+  track::Trackers all(trackers, run, options);
   for (int64_t step = 0; step < 1500; ++step) {
     TrackValues values = {{"train/loss", 1.0 / static_cast<double>(1 + step)}};
     if (step % 100 == 0) values.emplace_back("epoch", step / 100);

@@ -9,7 +9,7 @@
 #include "weight_files.h"
 #include "weights/write_weights.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 using coupler::testing::file_text;
@@ -217,4 +217,4 @@ TEST_F(CheckpointWeights, WithDamagedBytes_AreRefused_NamingThePlace) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -1,7 +1,7 @@
 #include "weight_files.h"
 #include "weights/checkpoint_weights.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +95,4 @@ TEST_F(DeepSpeedWeights, OtherFoldersAndFiles_AreRefused_SayingWhatTheyAre) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::weights

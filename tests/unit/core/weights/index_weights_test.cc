@@ -2,7 +2,7 @@
 #include "weight_files.h"
 #include "weights/open_weights.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 using coupler::testing::plain;
@@ -15,7 +15,7 @@ class IndexWeights : public coupler::testing::WeightFilesTest {
     write("m/a.safetensors", {{"w", {safetensors::DType::kU8, {1}, "a"}}});
     write("m/b.safetensors", {{"v", {safetensors::DType::kU8, {1}, "b"}}}, {{"tied", "v"}});
     put("m/model.safetensors.index.json",
-        format_weight_index({.total_size = 2, .weight_map = map}, "index"));
+        formats::format_weight_index({.total_size = 2, .weight_map = map}, "index"));
   }
   std::string refused(const std::map<std::string, std::string, std::less<>>& map) {
     std::filesystem::remove_all(at("m"));
@@ -83,7 +83,7 @@ TEST_F(IndexWeights, ATensorThatIsAnothersTiedName_IsRefused) {
   write("m/a.safetensors", {{"tied", {safetensors::DType::kU8, {1}, "a"}}});
   write("m/b.safetensors", {{"v", {safetensors::DType::kU8, {1}, "b"}}}, {{"tied", "v"}});
   put("m/model.safetensors.index.json",
-      format_weight_index(
+      formats::format_weight_index(
           {.total_size = 2, .weight_map = {{"tied", "a.safetensors"}, {"v", "b.safetensors"}}},
           "index"));
   EXPECT_EQ(refusal(at("m"), ErrorCode::kIo),
@@ -99,4 +99,4 @@ TEST_F(IndexWeights, OfNothing_AreRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -2,7 +2,7 @@
 
 #include "weight_files.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 using coupler::testing::plain;
@@ -95,4 +95,4 @@ TEST_F(OffloadFolder, ThatIsSomethingElse_IsNotWrittenOver) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::weights

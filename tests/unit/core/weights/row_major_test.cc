@@ -8,7 +8,7 @@
 
 #include "weights/torch_weights.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 std::string read(const std::string& memory, uint64_t first, const std::vector<int64_t>& shape,
@@ -89,4 +89,4 @@ TEST(RowMajor_LargerThanAChunk, ComesInChunks) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -2,7 +2,7 @@
 
 #include "weight_files.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 using coupler::testing::file_text;
@@ -104,4 +104,4 @@ TEST_F(TorchWeights, ThatAreNoStateDict_AreRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::weights

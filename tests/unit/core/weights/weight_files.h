@@ -32,19 +32,19 @@ struct PlainTensor {
 };
 using PlainTensors = std::map<std::string, PlainTensor>;
 
-inline std::string bytes_of(const WeightTensor& tensor) {
+inline std::string bytes_of(const weights::WeightTensor& tensor) {
   std::string bytes;
   tensor.read([&](const char* chunk, size_t size) {
-    EXPECT_LE(size, kWeightChunk);
+    EXPECT_LE(size, weights::kWeightChunk);
     bytes.append(chunk, size);
   });
   return bytes;
 }
 
 // A value that is said to be in a file must be there.
-inline PlainTensors plain(const WeightSource& source) {
+inline PlainTensors plain(const weights::WeightSource& source) {
   PlainTensors result;
-  for (const WeightTensor& tensor : source.tensors) {
+  for (const weights::WeightTensor& tensor : source.tensors) {
     const std::string bytes = bytes_of(tensor);
     if (const auto& file = tensor.place.file; file != nullptr && !bytes.empty()) {
       if (tensor.verify) tensor.verify();
@@ -93,13 +93,14 @@ class WeightFilesTest : public ::testing::Test {
     return fmt::format("{}", fmt::join(names, " "));
   }
 
-  static WeightSource open(const std::string& path, const OpenWeights& options = {}) {
-    return open_weights(path, options);
+  static weights::WeightSource open(const std::string& path,
+                                    const weights::OpenWeights& options = {}) {
+    return weights::open_weights(path, options);
   }
 
   // The message of the error from opening and reading everything, without the test's own folder.
   std::string refusal(const std::string& path, ErrorCode code,
-                      const OpenWeights& options = {}) const {
+                      const weights::OpenWeights& options = {}) const {
     return without_folder(refusal_of(code, [&] { plain(open(path, options)); }));
   }
   std::string without_folder(std::string text) const {

@@ -8,7 +8,7 @@
 #include "formats/weight_index.h"
 #include "weight_files.h"
 
-namespace coupler {
+namespace coupler::weights {
 namespace {
 
 namespace fs = std::filesystem;
@@ -192,4 +192,4 @@ TEST_F(WriteWeights, ATargetThatCannotBe_IsRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::weights

@@ -13,7 +13,7 @@ namespace {
 using Map = std::map<std::string, at::Tensor>;
 
 template <class T>
-T gathered(Communicator& comm, const T& value) {
+T gathered(comm::Communicator& comm, const T& value) {
   return detail::with_leaves(value, gather_leaves(comm, detail::view_of(value)));
 }
 
@@ -21,7 +21,7 @@ T gathered(Communicator& comm, const T& value) {
 template <class Function>
 void expect_all_told(int world_size, ErrorCode code, const std::vector<std::string>& parts,
                      Function&& function) {
-  const auto errors = run_ranks(world_size, [&](Communicator& comm) {
+  const auto errors = run_ranks(world_size, [&](comm::Communicator& comm) {
     std::optional<Error> told;
     try {
       function(comm);
@@ -36,7 +36,7 @@ void expect_all_told(int world_size, ErrorCode code, const std::vector<std::stri
 }
 
 TEST(NestedCollectives, Gather_SmallAndLargeLeaves_EachInItsPlace) {
-  expect_no_error(run_ranks(3, [](Communicator& comm) {
+  expect_no_error(run_ranks(3, [](comm::Communicator& comm) {
     const int rank = comm.rank();
     const std::vector<at::Tensor> value = {at::full({2}, rank, at::kByte),
                                            at::full({50000}, rank, at::kInt),
@@ -61,7 +61,7 @@ TEST(NestedCollectives, Gather_DifferentStructure_BothRanksAndPlace) {
   expect_all_told(2, ErrorCode::kMismatch,
                   {"gather: ranks 0 and 1 differ", "value is a map with the keys [\"a\"] on rank 0",
                    "value is a map with the keys [\"b\"] on rank 1"},
-                  [](Communicator& comm) {
+                  [](comm::Communicator& comm) {
                     gathered(comm, Map{{comm.rank() == 0 ? "a" : "b", at::ones({1})}});
                   });
 }
@@ -70,7 +70,7 @@ TEST(NestedCollectives, Gather_DifferentShapeOrType_BothRanksAndPlace) {
   expect_all_told(3, ErrorCode::kMismatch,
                   {"ranks 0 and 2 differ", "value[\"b\"][1] is Float [2, 3] on rank 0",
                    "value[\"b\"][1] is Float [2, 4] on rank 2"},
-                  [](Communicator& comm) {
+                  [](comm::Communicator& comm) {
                     const int64_t columns = comm.rank() == 2 ? 4 : 3;
                     gathered(comm, std::map<std::string, std::vector<at::Tensor>>{
                                        {"a", {}}, {"b", {at::ones({1}), at::ones({2, columns})}}});
@@ -78,14 +78,14 @@ TEST(NestedCollectives, Gather_DifferentShapeOrType_BothRanksAndPlace) {
   expect_all_told(3, ErrorCode::kMismatch,
                   {"value is Float [1] on rank 0", "value is Long [1] on rank 1",
                    "2 ranks differ from rank 0: 1, 2"},
-                  [](Communicator& comm) {
+                  [](comm::Communicator& comm) {
                     gathered(comm, at::ones({1}, comm.rank() == 0 ? at::kFloat : at::kLong));
                   });
 }
 
 TEST(NestedCollectives, OtherOperation_BothRanksAndNames) {
   expect_all_told(2, ErrorCode::kMismatch, {"rank 0 calls gather, but rank 1 calls reduce(sum)"},
-                  [](Communicator& comm) {
+                  [](comm::Communicator& comm) {
                     const auto view = detail::view_of(at::ones({1}));
                     if (comm.rank() == 0) {
                       gather_leaves(comm, view);
@@ -98,11 +98,11 @@ TEST(NestedCollectives, OtherOperation_BothRanksAndNames) {
 TEST(NestedCollectives, OneRanksProblem_EveryRankHearsOfIt) {
   expect_all_told(3, ErrorCode::kUnsupported,
                   {"value[\"c\"]: tensors of type ComplexFloat cannot be sent"},
-                  [](Communicator& comm) {
+                  [](comm::Communicator& comm) {
                     const auto type = comm.rank() == 1 ? at::kComplexFloat : at::kFloat;
                     gathered(comm, Map{{"c", at::ones({1}, type)}});
                   });
-  const auto errors = run_ranks(2, [](Communicator& comm) {
+  const auto errors = run_ranks(2, [](comm::Communicator& comm) {
     const auto value = at::ones({1});
     gathered(comm, comm.rank() == 1 ? value.to_sparse() : value);
   });
@@ -114,7 +114,7 @@ TEST(NestedCollectives, OneRanksProblem_EveryRankHearsOfIt) {
 
 TEST(NestedCollectives, GatherOwnRows_UnevenCounts_FirstRowsInOrderOfRanks) {
   for (const int64_t columns : {1, 20000}) {  // together, and alone
-    expect_no_error(run_ranks(3, [&](Communicator& comm) {
+    expect_no_error(run_ranks(3, [&](comm::Communicator& comm) {
       const int64_t own = comm.rank() == 1 ? 0 : 2 + comm.rank();  // 2, 0 and 4
       const std::vector<at::Tensor> value = {at::full({5, columns}, comm.rank(), at::kInt),
                                              at::full({5}, comm.rank(), at::kByte)};
@@ -127,7 +127,7 @@ TEST(NestedCollectives, GatherOwnRows_UnevenCounts_FirstRowsInOrderOfRanks) {
 }
 
 TEST(NestedCollectives, GatherOwnRows_NobodyHasAny_EmptyResult) {
-  expect_no_error(run_ranks(2, [](Communicator& comm) {
+  expect_no_error(run_ranks(2, [](comm::Communicator& comm) {
     const auto result = gather_own_rows(comm, detail::view_of(at::ones({4, 3})), {{4, 0}});
     EXPECT_EQ(result[0].sizes(), at::IntArrayRef({0, 3}));
   }));
@@ -135,7 +135,7 @@ TEST(NestedCollectives, GatherOwnRows_NobodyHasAny_EmptyResult) {
 
 TEST(NestedCollectives, GatherOwnRows_WrongRows_ErrorNamesLeaf) {
   const auto told = [](const Map& wrong, const std::string& part) {
-    expect_all_told(2, ErrorCode::kInvalidArgument, {part}, [&](Communicator& comm) {
+    expect_all_told(2, ErrorCode::kInvalidArgument, {part}, [&](comm::Communicator& comm) {
       const Map right = {{"loss", at::ones({4})}, {"x", at::ones({4, 1})}};
       gather_own_rows(comm, detail::view_of(comm.rank() == 0 ? right : wrong), {{6, 4}});
     });
@@ -153,7 +153,7 @@ TEST(NestedCollectives, GatherOwnRows_WrongRows_ErrorNamesLeaf) {
 TEST(NestedCollectives, GatherOwnRows_OneRankOutsideOfALoop_BothRanksNamed) {
   expect_all_told(2, ErrorCode::kMismatch,
                   {"rank 0 calls gather_for_metrics, but rank 1 calls gather_for_metrics outside"},
-                  [](Communicator& comm) {
+                  [](comm::Communicator& comm) {
                     std::optional<detail::BatchSamples> samples;
                     if (comm.rank() == 0) samples = {1, 1};
                     gather_own_rows(comm, detail::view_of(at::ones({1})), samples);
@@ -161,7 +161,7 @@ TEST(NestedCollectives, GatherOwnRows_OneRankOutsideOfALoop_BothRanksNamed) {
 }
 
 TEST(NestedCollectives, Reduce_ManyLeavesOfTwoTypes_NewTensorsOfTheirOwn) {
-  expect_no_error(run_ranks(2, [](Communicator& comm) {
+  expect_no_error(run_ranks(2, [](comm::Communicator& comm) {
     const at::Tensor small = at::ones({2}), large = at::ones({40000});
     const auto view = detail::view_of(std::vector<at::Tensor>{
         small, large, at::ones({3}, at::kLong), at::ones({}), at::ones({0})});
@@ -179,7 +179,7 @@ TEST(NestedCollectives, Reduce_ManyLeavesOfTwoTypes_NewTensorsOfTheirOwn) {
 TEST(NestedCollectives, Reduce_WhatATypeCannot_ErrorNamesLeaf) {
   const auto told = [](const at::Tensor& leaf, ReduceOp reduction, double scale,
                        const std::string& part) {
-    expect_all_told(2, ErrorCode::kUnsupported, {part}, [&](Communicator& comm) {
+    expect_all_told(2, ErrorCode::kUnsupported, {part}, [&](comm::Communicator& comm) {
       reduce_leaves(comm, detail::view_of(Map{{"x", leaf}}), reduction, scale);
     });
   };
@@ -193,7 +193,7 @@ TEST(NestedCollectives, Reduce_WhatATypeCannot_ErrorNamesLeaf) {
 TEST(NestedCollectives, Broadcast_NoSuchRank_Error) {
   expect_all_told(
       2, ErrorCode::kInvalidArgument, {"broadcast(from 2): there is no such rank in a world of 2"},
-      [](Communicator& comm) { broadcast_leaves(comm, detail::view_of(at::ones({1})), 2); });
+      [](comm::Communicator& comm) { broadcast_leaves(comm, detail::view_of(at::ones({1})), 2); });
 }
 
 TEST(SignatureHash, OrderAndBoundaries_Matter) {

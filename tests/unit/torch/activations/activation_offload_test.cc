@@ -20,7 +20,7 @@
 #include "refusal.h"
 #include "test_device.h"
 
-namespace coupler {
+namespace coupler::activations {
 namespace {
 
 namespace nn = torch::nn;
@@ -95,8 +95,8 @@ struct TowerImpl : nn::Module {
 TORCH_MODULE(Tower);
 
 // describe() accepts only models in host memory.
-Model described(const Tower& tower) {
-  Model model;
+strategy::Model described(const Tower& tower) {
+  strategy::Model model;
   std::map<std::string, size_t> modules;
   const auto parent_of = [](const std::string& name) {
     const size_t dot = name.rfind('.');
@@ -135,7 +135,7 @@ class ActivationOffloading : public ::testing::Test {
   OffloadOutcome run(How how, std::optional<bool> offload, bool retain = false) {
     torch::manual_seed(3);
     Tower tower;
-    const Model model = described(tower);
+    const strategy::Model model = described(tower);
     rules_.leave_in_place(model);
     ForwardRecorder& recorder = ForwardRecorder::of_this_thread();
     if (how == How::kConfigured) recorder.watch(model, {"blocks.*"});
@@ -268,7 +268,7 @@ TEST_F(ActivationOffloading, InputChangedInPlaceBeforeBackward_IsAnError) {
 TEST_F(ActivationOffloading, InputOfAUnitChangedInPlaceBeforeBackward_IsAnError) {
   torch::manual_seed(3);
   Tower tower;
-  const Model model = described(tower);
+  const strategy::Model model = described(tower);
   rules_.leave_in_place(model);
   rules_.set_default(true);
   ForwardRecorder::of_this_thread().watch(model, {"blocks.*"});
@@ -327,4 +327,4 @@ TEST_F(ActivationOffloading, TensorsOnTheCpu_StayAndThatIsSaidOnce) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::activations

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::activations {
 namespace {
 
 namespace nn = torch::nn;
@@ -220,7 +220,7 @@ TowerSteps run_tower(const Body& body, bool checkpointed, bool retain = false) {
   torch::manual_seed(3);
   Tower tower(body);
   ForwardRecorder& recorder = ForwardRecorder::of_this_thread();
-  if (checkpointed) recorder.watch(describe(*tower), {"blocks.*"});
+  if (checkpointed) recorder.watch(strategy::describe(*tower), {"blocks.*"});
   TowerSteps outcome;
   for (int step = 0; step < 2; ++step) {
     const at::Tensor loss = tower->forward(at::randn({kRows, kTowerWidth}));
@@ -280,7 +280,8 @@ TEST(ForwardRecorder, GivesGradientsOfGradients) {
   const auto penalty = [](bool checkpointed) {
     torch::manual_seed(3);
     Tower tower(cases()[0].body);
-    if (checkpointed) ForwardRecorder::of_this_thread().watch(describe(*tower), {"blocks.*"});
+    if (checkpointed)
+      ForwardRecorder::of_this_thread().watch(strategy::describe(*tower), {"blocks.*"});
     const at::Tensor input = at::randn({kRows, kTowerWidth}).requires_grad_(true);
     const at::Tensor loss = tower->forward(input);
     const at::Tensor gradient =
@@ -295,7 +296,7 @@ TEST(ForwardRecorder, GivesGradientsOfGradients) {
 TEST(ForwardRecorder, SaysThatAnInputWasChangedBeforeBackward) {
   torch::manual_seed(3);
   Tower tower(cases()[0].body);
-  ForwardRecorder::of_this_thread().watch(describe(*tower), {"blocks.*"});
+  ForwardRecorder::of_this_thread().watch(strategy::describe(*tower), {"blocks.*"});
   const at::Tensor loss = tower->forward(at::randn({kRows, kTowerWidth}));
   {
     const at::NoGradGuard no_grad;
@@ -313,7 +314,7 @@ TEST(ForwardRecorder, SaysThatAnInputWasChangedBeforeBackward) {
 TEST(ForwardRecorder, NamesAPatternThatMatchesNothing) {
   Tower tower(cases()[0].body);
   try {
-    ForwardRecorder::of_this_thread().watch(describe(*tower), {"blocks.*", "layers.*"});
+    ForwardRecorder::of_this_thread().watch(strategy::describe(*tower), {"blocks.*", "layers.*"});
     FAIL() << "no error";
   } catch (const Error& error) {
     const std::string text = error.what();
@@ -324,4 +325,4 @@ TEST(ForwardRecorder, NamesAPatternThatMatchesNothing) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::activations

@@ -8,7 +8,7 @@
 #include "activations/activation_offload.h"
 #include "test_device.h"
 
-namespace coupler {
+namespace coupler::activations {
 namespace {
 
 using coupler::testing::device_bytes;
@@ -160,4 +160,4 @@ TEST(VersionMark, ChangeInPlaceThroughAView_IsSeen) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::activations

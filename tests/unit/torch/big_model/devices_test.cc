@@ -11,7 +11,7 @@
 #include "small_gpt.h"
 #include "test_device.h"
 
-namespace coupler {
+namespace coupler::big_model {
 namespace {
 
 namespace nn = torch::nn;
@@ -203,4 +203,4 @@ TEST_F(Devices, AnyMap_GivesTheSameResults) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::big_model

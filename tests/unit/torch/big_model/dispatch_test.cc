@@ -4,7 +4,7 @@
 #include "base/process.h"
 #include "small_gpt.h"
 
-namespace coupler {
+namespace coupler::big_model {
 namespace {
 
 using coupler::testing::empty_gpt;
@@ -193,4 +193,4 @@ TEST_F(Dispatch, WhenItsHandleIsGone_ValuesOnTheDiskAreToo) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::big_model

@@ -4,7 +4,7 @@
 
 #include "small_gpt.h"
 
-namespace coupler {
+namespace coupler::big_model {
 namespace {
 
 using coupler::testing::empty_gpt;
@@ -157,4 +157,4 @@ TEST_F(LoadingDeathTest, FileThatIsShortenedUnderTheCpusWeights_EndsTheProcessNa
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::big_model

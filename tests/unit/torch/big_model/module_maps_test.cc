@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace coupler {
+namespace coupler::big_model {
 namespace {
 
 namespace nn = torch::nn;
@@ -82,7 +82,7 @@ TEST(ModuleMaps, TiedWeights_AreKnownByHandleAndByStorage) {
   nn::Sequential model(nn::Embedding(10, 4), nn::Linear(4, 4), nn::Linear(4, 10));
   const auto parameters = [&](size_t i) { return model[i]->named_parameters(); };
   const auto storages = [&] {
-    const ModuleTree tree = describe_module(*model);
+    const placement::ModuleTree tree = describe_module(*model);
     return std::pair(tree.tensors.front().storage, tree.tensors[3].storage);  // 0.weight, 2.weight
   };
   EXPECT_NE(storages().first, storages().second);
@@ -100,17 +100,18 @@ TEST(ModuleMaps, TiedWeights_AreKnownByHandleAndByStorage) {
 TEST(ModuleMaps, Description_HasNamesTypesAndSizes) {
   nn::Sequential model(nn::BatchNorm1d(3), nn::Dropout(), nn::Linear(2, 4));
   model[2]->to(torch::kFloat16);
-  const ModuleTree tree = describe_module(*model);
+  const placement::ModuleTree tree = describe_module(*model);
   ASSERT_EQ(tree.modules.size(), 4u);
   EXPECT_EQ(tree.modules[1].name, "0");
-  EXPECT_TRUE(names_class({"BatchNorm1d"}, tree.modules[1].type)) << tree.modules[1].type;
+  EXPECT_TRUE(placement::names_class({"BatchNorm1d"}, tree.modules[1].type))
+      << tree.modules[1].type;
   ASSERT_EQ(tree.tensors.size(), 7u);
   EXPECT_EQ(tree.tensors[0].name, "0.weight");
   EXPECT_EQ(tree.tensors[0].type->name, "float32");
   EXPECT_EQ(tree.tensors[0].elements, 3u);
   EXPECT_EQ(tree.tensors[4].name, "0.num_batches_tracked");
   EXPECT_EQ(tree.tensors[4].type->name, "int64");
-  EXPECT_EQ(tree.tensors[4].kind, TensorKind::kBuffer);
+  EXPECT_EQ(tree.tensors[4].kind, placement::TensorKind::kBuffer);
   EXPECT_EQ(tree.tensors[5].name, "2.weight");
   EXPECT_EQ(tree.tensors[5].type->name, "float16");
   EXPECT_EQ(tree.tensors[5].elements, 8u);
@@ -133,4 +134,4 @@ TEST(ModuleMaps, BalancedMemory_DividesTheModel) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::big_model

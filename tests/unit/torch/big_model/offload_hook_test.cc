@@ -2,7 +2,7 @@
 #include "small_gpt.h"
 #include "test_device.h"
 
-namespace coupler {
+namespace coupler::big_model {
 namespace {
 
 using coupler::testing::device_bytes;
@@ -39,4 +39,4 @@ TEST(OffloadHook, ModelsTakeTurns) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::big_model

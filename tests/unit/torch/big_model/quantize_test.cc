@@ -5,7 +5,7 @@
 #include "residency/intercept.h"
 #include "small_gpt.h"
 
-namespace coupler {
+namespace coupler::big_model {
 namespace {
 
 using coupler::testing::empty_gpt;
@@ -89,7 +89,7 @@ TEST_P(Quantized, EveryOperation_SeesTheValues) {
   const torch::NoGradGuard no_grad;
   const at::Tensor& weight = up_weight(model);
   const at::Tensor values = weight.clone();
-  EXPECT_FALSE(has_intercept(values));
+  EXPECT_FALSE(residency::has_intercept(values));
   const at::Tensor x = torch::randn({3, 32}), bias = torch::randn({128});
   const auto near = [](const at::Tensor& a, const at::Tensor& b) {
     return a.allclose(b, 1e-4, 1e-4);
@@ -147,7 +147,7 @@ TEST_P(Quantized, OnTheDisk_IsWrittenOnce_AndReused) {
       first = output_of(model);
     }
     // Operations use the weight in place in the packed file.
-    const ManagedStorage* const home = managed_storage_of(up_weight(model));
+    const residency::ManagedStorage* const home = residency::managed_storage_of(up_weight(model));
     EXPECT_NE(file_at(home->memory).find("quantized-"), std::string::npos);
   }
   // A different modification time means a different checkpoint.
@@ -249,4 +249,4 @@ TEST(QuantizedHalf, Weights_ArePackedFromTheCheckpointsOwnType) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::big_model

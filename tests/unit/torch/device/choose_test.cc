@@ -4,11 +4,11 @@
 
 #include "device/device.h"
 
-namespace coupler {
+namespace coupler::device {
 namespace {
 
-ProcessInfo local(int rank, int world_size) {
-  ProcessInfo process;
+rendezvous::ProcessInfo local(int rank, int world_size) {
+  rendezvous::ProcessInfo process;
   process.rank = process.local_rank = rank;
   process.world_size = process.local_world_size = world_size;
   return process;
@@ -65,4 +65,4 @@ TEST(ChooseDevice, AnIndexThatIsNotThere_IsRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::device

@@ -4,6 +4,6 @@
 #include "device/device.h"
 
 int main() {
-  std::puts(coupler::why_no_cuda().c_str());
+  std::puts(coupler::device::why_no_cuda().c_str());
   return 0;
 }

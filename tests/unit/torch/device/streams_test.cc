@@ -9,7 +9,7 @@
 #include "residency/host_source.h"
 #include "residency/residency.h"
 
-namespace coupler {
+namespace coupler::device {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -50,30 +50,31 @@ TEST(TorchDeviceMemory, CopiesGoThereAndBack) {
 // Prefetched values are used only after their arrival, on whichever stream.
 TEST(Residency, OnADevice_UsesWaitForWhatWasFetchedAhead_Once) {
   const c10::Device device = testing::test_device(0);
-  BufferPool pool(device);
-  auto source = std::make_unique<HostSource>(device, /*pinned=*/true);
+  residency::BufferPool pool(device);
+  auto source = std::make_unique<residency::HostSource>(device, /*pinned=*/true);
   for (int i = 0; i < 2; ++i) source->add(64);
-  Residency residency(std::move(source), pool,
-                      {.prefetch = 1, .live_bytes = 1 << 20, .shared = false, .in_order = true});
+  residency::Residency residency(
+      std::move(source), pool,
+      {.prefetch = 1, .live_bytes = 1 << 20, .shared = false, .in_order = true});
   for (int i = 0; i < 2; ++i) {
-    auto unit = std::make_unique<Unit>();
+    auto unit = std::make_unique<residency::Unit>();
     unit->name = "unit " + std::to_string(i);
     unit->bytes = 64;
     residency.add(std::move(unit));
   }
-  Unit& first = *residency.units()[0];
-  Unit& second = *residency.units()[1];
+  residency::Unit& first = *residency.units()[0];
+  residency::Unit& second = *residency.units()[1];
   residency.use(first);
-  Residency::unpin(first);
+  residency::Residency::unpin(first);
   while (!second.resident.load()) std::this_thread::yield();
   const Lines lines = testing::streams_during([&] {
     for (int use = 0; use < 3; ++use) {
       residency.use(second);
-      Residency::unpin(second);
+      residency::Residency::unpin(second);
     }
   });
   EXPECT_EQ(lines, Lines{"0 waits for 1"});
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::device

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::dry_run {
 namespace {
 
 class Counter final : public FakeObserver {
@@ -162,4 +162,4 @@ TEST(FakeTensors, SizesThatDependOnValues_NameTheOperation) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::dry_run

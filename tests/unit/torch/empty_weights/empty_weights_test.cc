@@ -10,7 +10,7 @@
 
 #include "models.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): models.h
@@ -301,4 +301,4 @@ TEST(EmptyWeights, ConstantChangedLater_IsAnError) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::empty_weights

@@ -13,7 +13,7 @@
 #include "empty_weights/empty_weights.h"
 #include "models.h"
 
-namespace coupler {
+namespace coupler::empty_weights {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): models.h
@@ -249,4 +249,4 @@ TEST(PutValue, WrongValues_AreRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::empty_weights

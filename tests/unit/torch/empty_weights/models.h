@@ -31,8 +31,8 @@ struct Factory {
 std::vector<Factory> factories();
 
 // Parameters, then buffers, including undefined ones.
-inline std::vector<MetaTensor> tensors_with_names(const nn::Module& module) {
-  std::vector<MetaTensor> result;
+inline std::vector<empty_weights::MetaTensor> tensors_with_names(const nn::Module& module) {
+  std::vector<empty_weights::MetaTensor> result;
   for (const auto& item : module.named_parameters()) result.push_back({item.key(), item.value()});
   for (const auto& item : module.named_buffers()) result.push_back({item.key(), item.value()});
   return result;
@@ -44,17 +44,18 @@ inline ModulePtr build_empty(const std::function<ModulePtr()>& make) {
 }
 
 // Materializes in place, as a loader does.
-inline ReplayReport fill(const nn::Module& module) {
-  const std::vector<MetaTensor> wanted = tensors_with_names(module);
-  return materialize(wanted, [&](size_t i, const at::Tensor& value) {
+inline empty_weights::ReplayReport fill(const nn::Module& module) {
+  const std::vector<empty_weights::MetaTensor> wanted = tensors_with_names(module);
+  return empty_weights::materialize(wanted, [&](size_t i, const at::Tensor& value) {
     if (wanted[i].tensor.defined() && wanted[i].tensor.is_meta())
-      put_value(wanted[i].tensor, value);
+      empty_weights::put_value(wanted[i].tensor, value);
   });
 }
 
 // Equal bit for bit, including dtype, strides and autograd metadata.
 inline void expect_same(const nn::Module& actual, const nn::Module& eager) {
-  const std::vector<MetaTensor> a = tensors_with_names(actual), b = tensors_with_names(eager);
+  const std::vector<empty_weights::MetaTensor> a = tensors_with_names(actual),
+                                               b = tensors_with_names(eager);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     const at::Tensor &x = a[i].tensor, &y = b[i].tensor;

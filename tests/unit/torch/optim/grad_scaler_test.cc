@@ -12,46 +12,47 @@
 #include "plugin/plugin.h"
 #include "strategy/data_parallel.h"
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct LossScaling : ::testing::Test {
-  static std::shared_ptr<Communicator> alone() {
-    static const BackendConfig kDefaults;
-    return Communicator::create({.plugin = Plugin::single(), .backend = &kDefaults});
+  static std::shared_ptr<comm::Communicator> alone() {
+    static const config::BackendConfig kDefaults;
+    return comm::Communicator::create({.plugin = plugin::Plugin::single(), .backend = &kDefaults});
   }
-  static std::shared_ptr<DataParallel> model_with(const std::vector<at::Tensor>& parameters) {
-    Model model;
+  static std::shared_ptr<strategy::DataParallel> model_with(
+      const std::vector<at::Tensor>& parameters) {
+    strategy::Model model;
     model.name = "Test";
     for (const at::Tensor& parameter : parameters) {
       model.parameters.push_back({std::to_string(model.parameters.size()), parameter, 0});
     }
-    return std::make_shared<DataParallel>(std::move(model), nullptr, TrainingConfig{},
-                                          MemoryConfig{});
+    return std::make_shared<strategy::DataParallel>(
+        std::move(model), nullptr, config::TrainingConfig{}, config::MemoryConfig{});
   }
   static at::Tensor parameter() { return at::zeros({3}).requires_grad_(true); }
 
   // One backward whose gradient is slope for every element, and the scaling of one step.
-  bool step(GradScaler& scaler, const std::shared_ptr<DataParallel>& model, float slope) {
+  bool step(GradScaler& scaler, const std::shared_ptr<strategy::DataParallel>& model, float slope) {
     for (const auto& known : model->model().parameters) known.tensor.mutable_grad().reset();
     backward(scaler, model, slope);
     const bool overflow = scaler.unscale({model.get()});
     scaler.update({model.get()});
     return overflow;
   }
-  static void backward(GradScaler& scaler, const std::shared_ptr<DataParallel>& model,
+  static void backward(GradScaler& scaler, const std::shared_ptr<strategy::DataParallel>& model,
                        float slope) {
     at::Tensor loss = at::zeros({});
     for (const auto& known : model->model().parameters) loss = loss + (known.tensor * slope).sum();
     scaler.scale_loss(loss, {model.get()}).backward();
   }
-  static float gradient(const std::shared_ptr<DataParallel>& model, size_t index = 0) {
+  static float gradient(const std::shared_ptr<strategy::DataParallel>& model, size_t index = 0) {
     return model->model().parameters[index].tensor.grad()[0].item<float>();
   }
 
-  TrainingConfig config;
+  config::TrainingConfig config;
 };
 
 TEST_F(LossScaling, Defaults_AreTorchs) {
@@ -113,9 +114,9 @@ TEST_F(LossScaling, ScaleThatAFloatCannotHold_DoesNotCome) {
 
 // Models with lossy communication need this: the residual that they carry has the old scale.
 TEST_F(LossScaling, ScaleMoves_CarriedGradientsOfEveryModelFollow) {
-  struct Carrying : DataParallel {
-    using DataParallel::DataParallel;
-    std::vector<StateTensor> state_tensors() override {
+  struct Carrying : strategy::DataParallel {
+    using strategy::DataParallel::DataParallel;
+    std::vector<strategy::StateTensor> state_tensors() override {
       return {{.name = "scales", .tensor = scales, .scales_with_loss = true},
               {.name = "stays", .tensor = stays}};
     }
@@ -126,10 +127,10 @@ TEST_F(LossScaling, ScaleMoves_CarriedGradientsOfEveryModelFollow) {
   GradScaler scaler(config, alone());
   std::vector<std::shared_ptr<Carrying>> models;
   for (int i = 0; i < 2; ++i) {
-    Model model;
+    strategy::Model model;
     model.parameters.push_back({"weight", parameter(), 0});
-    models.push_back(
-        std::make_shared<Carrying>(std::move(model), nullptr, TrainingConfig{}, MemoryConfig{}));
+    models.push_back(std::make_shared<Carrying>(std::move(model), nullptr, config::TrainingConfig{},
+                                                config::MemoryConfig{}));
     scaler.add(models.back());
   }
   step(scaler, models[0], kInfinity);
@@ -252,4 +253,4 @@ TEST_F(LossScaling, SparseGradient_IsRefused) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::optim

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
 constexpr double kBase = 0.01;
@@ -137,4 +137,4 @@ TEST_F(ScheduleFormulas, WrongNumbers_NameValueAndRule) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::optim

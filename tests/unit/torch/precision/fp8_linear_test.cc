@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-namespace coupler {
+namespace coupler::precision {
 namespace {
 
 constexpr at::ScalarType kE4m3 = at::kFloat8_e4m3fn;
@@ -203,4 +203,4 @@ TEST(Fp8Linear, Scope_EndsWithItsBlockAndHoldsForItsThreadOnly) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::precision

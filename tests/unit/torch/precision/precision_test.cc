@@ -12,12 +12,12 @@
 
 #include "precision/fp8_linear.h"
 
-namespace coupler {
+namespace coupler::precision {
 namespace {
 
 std::string precision_refusal(const std::string& precision, c10::DeviceType device,
                               bool emulate = false) {
-  TrainingConfig config;
+  config::TrainingConfig config;
   config.mixed_precision = precision;
   config.fp8_emulate = emulate;
   try {
@@ -113,4 +113,4 @@ TEST(PrecisionLog, MixedPrecisionWithoutAScope_IsWarnedAbout) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::precision

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -44,7 +44,7 @@ TORCH_MODULE(Net);
 
 Names chosen(const QuantizeOptions& options) {
   Net net;
-  const Model model = describe(*net);
+  const strategy::Model model = strategy::describe(*net);
   Names names;
   for (const ChosenLayer& layer : choose_layers(model, options))
     names.push_back(model.parameters[layer.parameter].name);
@@ -73,7 +73,7 @@ TEST(ChooseLayers, LinearWeightsAndClassesNamed_NothingElse) {
 TEST(ChooseLayers, Turned_HasOutputsAsRows) {
   Net net;
   const auto layers = choose_layers(
-      describe(*net), {.bits = 4, .group_size = 32, .transposed_classes = {"Turned"}});
+      strategy::describe(*net), {.bits = 4, .group_size = 32, .transposed_classes = {"Turned"}});
   EXPECT_TRUE(layers[1].transposed);
   EXPECT_EQ(layers[1].layout.rows, 32);
   EXPECT_EQ(layers[1].layout.columns, 64);
@@ -98,7 +98,7 @@ TEST(ChooseLayers, WrongOptions_SayWhatIsRight) {
                         {"conv.weight", "[1, 1, 3, 3]", "linear_classes"});
   torch::nn::Embedding none(4, 4);
   try {
-    choose_layers(describe(*none), {});
+    choose_layers(strategy::describe(*none), {});
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("no linear layers"), std::string::npos);
@@ -110,7 +110,7 @@ TEST(ChooseLayers, GroupsThatDoNotDivide_AreToldWithThoseThatDo) {
                         {"'down.weight' has 96 inputs", "group_size = 64", "use 32"});
   torch::nn::Linear odd(50, 4);
   try {
-    choose_layers(describe(*odd), {.bits = 4});
+    choose_layers(strategy::describe(*odd), {.bits = 4});
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_NE(error.detail().hint.find("quantize.skip = {\"weight\"}"), std::string::npos)
@@ -130,4 +130,4 @@ TEST(QuantizationTable, WorstFirst_AndTheSum) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::quantization

@@ -15,7 +15,7 @@
 #include "quantize/kernels.h"
 #include "quantize/packed_weight.h"
 
-namespace coupler {
+namespace coupler::quantization {
 namespace {
 
 struct PackCase {
@@ -224,4 +224,4 @@ TEST(PackedWeight, FewAndManyRows_AnyTypeAndShape_AreTheProductWithItsValues) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::quantization

@@ -15,7 +15,7 @@
 #include "residency/disk_source.h"
 #include "working_folder.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 constexpr size_t kBlock = 3 * BlockFile::kAlignment;
@@ -90,4 +90,4 @@ TEST(BlockFile, SaysThatThereIsNoRoomBeforeAnythingIsWritten) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 TEST(BufferPool, GivenBack_TakenAgain) {
@@ -102,4 +102,4 @@ TEST(BufferPool, SeveralThreads_NoMemoryTwice) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -82,7 +82,7 @@ void expect_same(const Outcome& actual, const Outcome& expected, double toleranc
 void expect_managed_equals_plain(const Make& make, const ManagedOptions& options,
                                  size_t units_at_once) {
   const Subject plain = make(), subject = make();
-  Managed managed(describe(*subject.module), options);
+  Managed managed(strategy::describe(*subject.module), options);
   for (int pass = 0; pass < 2; ++pass) {
     SCOPED_TRACE("pass " + std::to_string(pass));
     const Outcome expected = run(plain);

@@ -12,7 +12,7 @@
 
 #include "working_folder.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 constexpr size_t kBytes = 2 * BlockFile::kAlignment;
@@ -70,4 +70,4 @@ TEST(DiskSource, GivesTheLatestOfEachUnit) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -11,7 +11,7 @@
 #include "comparison.h"
 #include "residency/intercept.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 namespace nn = torch::nn;
@@ -25,7 +25,7 @@ struct Pair : nn::Module {
 struct ManagedPair {
   Pair pair;
   at::Tensor weight_before = pair.first->weight.detach().clone();
-  Managed managed{describe(pair)};
+  Managed managed{strategy::describe(pair)};
 };
 
 // Runs a write that must be refused and returns the message.
@@ -79,7 +79,7 @@ TEST(FullParameters, OptimizerThatWasNotPrepared_Refused) {
 // It renormalizes rows in forward.
 TEST(FullParameters, EmbeddingWithMaxNorm_RefusedInForward) {
   nn::Embedding embedding(nn::EmbeddingOptions(5, 3).max_norm(1.0));
-  Managed managed(describe(*embedding));
+  Managed managed(strategy::describe(*embedding));
   expect_names(refused([&] {
                  embedding(torch::tensor({1, 2}));
                }),
@@ -185,7 +185,7 @@ constexpr double kBf16Bound = 0.04;
 
 void expect_close_in_bf16(const Make& make, double bound = kBf16Bound) {
   const Subject plain = make(), subject = make();
-  Managed managed(describe(*subject.module), kBf16);
+  Managed managed(strategy::describe(*subject.module), kBf16);
   for (int pass = 0; pass < 2; ++pass) {
     const Outcome expected = run(plain), actual = run(subject);
     expect_same(actual, expected, bound);
@@ -244,7 +244,7 @@ TEST(ComputeType, BatchNorm_BuffersStayFloatAndAreUpdated) {
 TEST(ComputeType, BatchNorm_RunningStatisticsMove) {
   torch::manual_seed(3);
   nn::BatchNorm1d norm(4);
-  Managed managed(describe(*norm), kBf16);
+  Managed managed(strategy::describe(*norm), kBf16);
   const at::Tensor x = torch::randn({8, 4}) + 10;
   for (int i = 0; i < 50; ++i) norm(x);
   EXPECT_TRUE(torch::allclose(norm->running_mean, x.mean(0), 0.02, 0.02)) << norm->running_mean;
@@ -285,4 +285,4 @@ TEST(ComputeType, Attention_WithinBf16) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -46,13 +46,14 @@ void HostMemorySource::store(size_t unit, const void* memory) {
   std::memcpy(memory_.units[unit].data(), memory, memory_.units[unit].size());
 }
 
-Managed::Managed(const Model& model, const ManagedOptions& options)
-    : residency_(std::make_unique<Residency>(
+Managed::Managed(const strategy::Model& model, const ManagedOptions& options)
+    : residency_(std::make_unique<residency::Residency>(
           std::make_unique<HostMemorySource>(memory), pool,
-          ResidencyOptions{.prefetch = options.prefetch, .live_bytes = options.live_bytes})) {
+          residency::ResidencyOptions{.prefetch = options.prefetch,
+                                      .live_bytes = options.live_bytes})) {
   for (size_t module = 0; module < model.modules.size(); ++module) {
-    std::vector<const ModelParameter*> parameters;
-    for (const ModelParameter& parameter : model.parameters) {
+    std::vector<const strategy::ModelParameter*> parameters;
+    for (const strategy::ModelParameter& parameter : model.parameters) {
       if (parameter.module == module) parameters.push_back(&parameter);
     }
     if (!parameters.empty()) add_unit(model.modules[module].name, parameters, options);
@@ -60,26 +61,26 @@ Managed::Managed(const Model& model, const ManagedOptions& options)
 }
 
 void Managed::add_unit(const std::string& name,
-                       const std::vector<const ModelParameter*>& parameters,
+                       const std::vector<const strategy::ModelParameter*>& parameters,
                        const ManagedOptions& options) {
   const at::NoGradGuard no_grad;
-  auto unit = std::make_unique<Unit>();
+  auto unit = std::make_unique<residency::Unit>();
   unit->name = name;
   unit->compute_type = options.compute_type;
   unit->output_type = options.output_type;
   std::vector<char> values;
-  for (const ModelParameter* parameter : parameters) {
+  for (const strategy::ModelParameter* parameter : parameters) {
     const at::ScalarType type = options.compute_type.value_or(parameter->tensor.scalar_type());
     const at::Tensor value = parameter->tensor.detach().to(type).contiguous();
-    auto managed = std::make_unique<ManagedStorage>();
+    auto managed = std::make_unique<residency::ManagedStorage>();
     managed->name = parameter->name;
     managed->offset = (values.size() + 63) / 64 * 64;
     values.resize(managed->offset + value.nbytes());
     if (value.numel() > 0) {
       std::memcpy(values.data() + managed->offset, value.const_data_ptr(), value.nbytes());
     }
-    parameter->tensor.set_data(make_managed(*managed, value.sizes(), type));
-    put_intercept(parameter->tensor);
+    parameter->tensor.set_data(residency::make_managed(*managed, value.sizes(), type));
+    residency::put_intercept(parameter->tensor);
     unit->storages.push_back(std::move(managed));
   }
   unit->bytes = values.size();
@@ -87,7 +88,7 @@ void Managed::add_unit(const std::string& name,
   residency_->add(std::move(unit));
 }
 
-Unit& Managed::unit(const std::string& name) {
+residency::Unit& Managed::unit(const std::string& name) {
   for (const auto& unit : residency_->units()) {
     if (unit->name == name) return *unit;
   }

@@ -41,7 +41,7 @@ struct HostMemory {
 };
 
 // Test double of a Source: copies from host memory.
-class HostMemorySource : public Source {
+class HostMemorySource : public residency::Source {
  public:
   explicit HostMemorySource(HostMemory& memory) : memory_(memory) {}
   void fill(size_t unit, void* memory) override;
@@ -59,10 +59,10 @@ struct ManagedOptions {
 
 class Managed {
  public:
-  explicit Managed(const Model& model, const ManagedOptions& options = {});
+  explicit Managed(const strategy::Model& model, const ManagedOptions& options = {});
 
-  Residency& residency() { return *residency_; }
-  Unit& unit(const std::string& name);
+  residency::Residency& residency() { return *residency_; }
+  residency::Unit& unit(const std::string& name);
   // Ends the Residency early; the module's parameters are lost.
   void destroy() { residency_.reset(); }
 
@@ -71,13 +71,14 @@ class Managed {
   size_t total_bytes() const;
 
   HostMemory memory;
-  BufferPool pool;
+  residency::BufferPool pool;
 
  private:
-  void add_unit(const std::string& name, const std::vector<const ModelParameter*>& parameters,
+  void add_unit(const std::string& name,
+                const std::vector<const strategy::ModelParameter*>& parameters,
                 const ManagedOptions& options);
 
-  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<residency::Residency> residency_;
 };
 
 }  // namespace coupler::testing

@@ -11,7 +11,7 @@
 
 #include "comparison.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 namespace nn = torch::nn;
@@ -380,4 +380,4 @@ TEST(ModuleKinds, EveryModuleOfTheHeaders_IsListed) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

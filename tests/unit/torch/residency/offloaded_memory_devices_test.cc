@@ -9,7 +9,7 @@
 #include "residency/offloaded_memory.h"
 #include "working_folder.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 constexpr int64_t kNumel = 3000;  // not a whole number of pages
@@ -67,4 +67,4 @@ TEST(OffloadedMemory, OfADevice_TakesLittleOfIt) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -13,7 +13,7 @@
 #include "strategy/flat_parameters.h"
 #include "working_folder.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 constexpr int64_t kNumel = 3000;  // not a whole number of pages
@@ -41,7 +41,7 @@ TEST(OffloadedMemory, ComputesAsMemoryDoes) {
       const size_t a = random() % kTensors, b = random() % kTensors;
       const auto begin = static_cast<int64_t>(random() % 100);
       const auto act = [&](std::vector<at::Tensor>& tensors) {
-        const at::Tensor part = place_in(tensors[a], begin, {10, 7});
+        const at::Tensor part = strategy::place_in(tensors[a], begin, {10, 7});
         switch (random() % 4) {
           case 0:
             tensors[a].add_(tensors[b], 0.5).add_(1);
@@ -159,4 +159,4 @@ TEST(OffloadedMemory, IsReadByOtherThreads) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

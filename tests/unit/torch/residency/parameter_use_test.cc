@@ -12,7 +12,7 @@
 #include "comparison.h"
 #include "residency/intercept.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 namespace nn = torch::nn;
@@ -158,7 +158,7 @@ TEST(ParameterUse, Autocast_EqualsPlain) {
 
 TEST(ParameterUse, WithoutGradients_EqualsPlain) {
   const auto plain = make_odd_net(), net = make_odd_net();
-  Managed managed(describe(*net));
+  Managed managed(strategy::describe(*net));
   const at::Tensor tokens = Inputs::index(20, {3, 4});
   const at::Tensor expected = plain->forward(tokens).detach();
   {
@@ -179,7 +179,7 @@ TEST(ParameterUse, WithoutGradients_EqualsPlain) {
 
 TEST(ParameterUse, CloneAfterRelease_HasTheValuesAndKeepsThem) {
   const auto plain = make_odd_net(), net = make_odd_net();
-  Managed managed(describe(*net));
+  Managed managed(strategy::describe(*net));
   net->forward(Inputs::index(20, {3, 4}));
   managed.residency().release_all();
   const at::Tensor copy = net->twice->weight.clone();
@@ -203,7 +203,7 @@ TEST(ParameterUse, SeveralThreads_EqualPlain) {
   const auto expected = gradients_of(*plain);
   for (const int prefetch : {0, 2}) {
     const auto net = make_odd_net();
-    Managed managed(describe(*net), {.prefetch = prefetch});
+    Managed managed(strategy::describe(*net), {.prefetch = prefetch});
     std::atomic<int> wrong{0};
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -226,7 +226,7 @@ TEST(ParameterUse, SeveralThreads_EqualPlain) {
 TEST(ParameterUse, BranchesDiffer_EqualsPlain) {
   for (const int prefetch : {0, 1, 2}) {
     const auto plain = make_odd_net(), net = make_odd_net();
-    Managed managed(describe(*net), {.prefetch = prefetch});
+    Managed managed(strategy::describe(*net), {.prefetch = prefetch});
     const auto forward = [](OddNet& odd) {
       return Tensors{odd.forward(Inputs::index(20, {3, 4}))};
     };
@@ -267,7 +267,7 @@ torch::jit::Module make_script() {
 }
 
 void expect_script_equals(torch::jit::Module managed_module, torch::jit::Module plain) {
-  Managed managed(describe(managed_module), {.prefetch = 1});
+  Managed managed(strategy::describe(managed_module), {.prefetch = 1});
   EXPECT_EQ(managed.residency().units().size(), 2u);
   // The profiling executor optimizes after a few calls.
   for (int pass = 0; pass < 6; ++pass) {
@@ -311,7 +311,7 @@ TEST(ParameterUse, ScriptFunction_SeesValues) {
     const torch::NoGradGuard no_grad;
     linear->weight.copy_(plain->weight);
   }
-  Managed managed(describe(*linear));
+  Managed managed(strategy::describe(*linear));
   const at::Tensor x = torch::ones({2, 6});
   for (int i = 0; i < 4; ++i) {
     const auto expected = unit->run_method("f", plain->weight, x).toTensor();
@@ -321,4 +321,4 @@ TEST(ParameterUse, ScriptFunction_SeesValues) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -6,7 +6,7 @@
 
 #include "stack.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): stack.h
@@ -107,4 +107,4 @@ TEST_P(Prefetch, FailingAhead_NextUseThrowsItAndAGoodSourceWorksAgain) {
 INSTANTIATE_TEST_SUITE_P(Depths, Prefetch, ::testing::Values(1, 2));
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -11,7 +11,7 @@
 #include "residency/intercept.h"
 #include "stack.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): stack.h
@@ -267,4 +267,4 @@ TEST(Intercept, KeyAndHome_OnViewsNotOnResults) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::residency

@@ -40,7 +40,8 @@ inline const std::vector<size_t> kUp = {0, 1, 2, 3, 4, 5};
 
 struct Stack {
   explicit Stack(const ManagedOptions& options = {})
-      : expected(layers.forward(kUp).item<float>()), managed(describe(*layers.modules), options) {}
+      : expected(layers.forward(kUp).item<float>()),
+        managed(strategy::describe(*layers.modules), options) {}
 
   // Forward and backward, and the effect of an optimizer's step on units.
   float pass(const std::vector<size_t>& order = kUp) {

@@ -10,11 +10,11 @@
 #include "simulated_ranks.h"
 #include "strategy/compressed_collectives.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 std::shared_ptr<const GradientCodec> codec_of(const std::string& kind, int64_t block = 32) {
-  CommunicationConfig config;
+  config::CommunicationConfig config;
   config.gradients = kind;
   config.int8_block = block;
   return make_codec(config);
@@ -162,4 +162,4 @@ TEST(GradientCodec, Int8_ZerosStayZeros) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::strategy

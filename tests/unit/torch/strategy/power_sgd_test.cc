@@ -10,13 +10,13 @@
 
 #include "simulated_ranks.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 constexpr int kRanks = 3;
 
-CommunicationConfig config_of(int64_t rank, int64_t start = 0, bool warm = true) {
-  CommunicationConfig config;
+config::CommunicationConfig config_of(int64_t rank, int64_t start = 0, bool warm = true) {
+  config::CommunicationConfig config;
   config.gradients = "powersgd";
   config.powersgd_rank = rank;
   config.powersgd_start_step = start;
@@ -26,7 +26,7 @@ CommunicationConfig config_of(int64_t rank, int64_t start = 0, bool warm = true)
 
 // Ranks that reduce a model with a matrix [40, 6·5], a bias, and a matrix too small to compress.
 struct PowerSgdJob {
-  explicit PowerSgdJob(const CommunicationConfig& config) {
+  explicit PowerSgdJob(const config::CommunicationConfig& config) {
     for (int r = 0; r < kRanks; ++r) {
       flats.push_back(std::make_unique<FlatParameters>(
           std::vector<std::pair<std::string, at::Tensor>>{{"matrix", at::zeros({40, 6, 5})},
@@ -233,4 +233,4 @@ TEST(PowerSgd, NothingGains_SaysSoAndReducesWhole) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -11,7 +11,7 @@
 
 #include "strategy/shard_unit.h"
 
-namespace coupler {
+namespace coupler::strategy {
 namespace {
 
 using Array = std::vector<int64_t>;
@@ -29,23 +29,23 @@ struct Case {
     model.parameters.push_back({"p" + std::to_string(index), tensor.set_requires_grad(trains), 0});
     unit.parameters.push_back({index, std::move(bounds)});
   }
-  std::vector<ShardLayout> layouts() const {
-    std::vector<ShardLayout> result;
+  std::vector<sharding::ShardLayout> layouts() const {
+    std::vector<sharding::ShardLayout> result;
     for (int rank = 0; rank < ranks; ++rank) result.push_back(layout_of(unit, model, rank, ranks));
     return result;
   }
 };
 
 // A different value for every element of the unit.
-int64_t value_of(const ShardPart& part, int64_t element) {
+int64_t value_of(const sharding::ShardPart& part, int64_t element) {
   return static_cast<int64_t>(part.index + 1) * 1'000'000 + element;
 }
 
 // A rank's shard, cut out of the whole parameters.
-Array shard_of(const ShardLayout& layout) {
+Array shard_of(const sharding::ShardLayout& layout) {
   Array shard(static_cast<size_t>(layout.shard_numel), kNothing);
   int64_t overlapping = 0;
-  for (const ShardPart& part : layout.parts) {
+  for (const sharding::ShardPart& part : layout.parts) {
     for (int64_t i = part.begin; i < part.end; ++i) {
       int64_t& place = shard.at(static_cast<size_t>(part.shard_offset + i - part.begin));
       overlapping += place != kNothing;
@@ -58,10 +58,10 @@ Array shard_of(const ShardLayout& layout) {
 
 // The position in the whole unit of each element of a transfer, in the order of a collective: by
 // rank, then by run.
-std::vector<size_t> places_of(const ShardTransfer& transfer, int ranks) {
+std::vector<size_t> places_of(const sharding::ShardTransfer& transfer, int ranks) {
   std::vector<size_t> places;
   for (int r = 0; r < ranks; ++r) {
-    for (const ShardRun& run : transfer.runs) {
+    for (const sharding::ShardRun& run : transfer.runs) {
       for (int64_t i = 0; i < run.count(r); ++i) {
         places.push_back(static_cast<size_t>(run.bounds[static_cast<size_t>(r)] + i));
       }
@@ -70,15 +70,15 @@ std::vector<size_t> places_of(const ShardTransfer& transfer, int ranks) {
   return places;
 }
 
-Array gathered(const std::vector<ShardLayout>& layouts) {
+Array gathered(const std::vector<sharding::ShardLayout>& layouts) {
   Array whole(static_cast<size_t>(layouts[0].numel), kNothing);
   std::vector<Array> shards;
-  for (const ShardLayout& layout : layouts) shards.push_back(shard_of(layout));
+  for (const sharding::ShardLayout& layout : layouts) shards.push_back(shard_of(layout));
   for (size_t t = 0; t < layouts[0].transfers.size(); ++t) {
     Array sent;
-    for (const ShardLayout& layout : layouts) {
+    for (const sharding::ShardLayout& layout : layouts) {
       const Array& shard = shards[static_cast<size_t>(layout.rank)];
-      const ShardTransfer& transfer = layout.transfers[t];
+      const sharding::ShardTransfer& transfer = layout.transfers[t];
       const auto count = transfer.counts[static_cast<size_t>(layout.rank)];
       const auto begin = shard.begin() + transfer.shard_offset;
       sent.insert(sent.end(), begin, begin + static_cast<std::ptrdiff_t>(count));
@@ -90,9 +90,9 @@ Array gathered(const std::vector<ShardLayout>& layouts) {
   return whole;
 }
 
-void expect_gather_gives_the_whole(const std::vector<ShardLayout>& layouts) {
+void expect_gather_gives_the_whole(const std::vector<sharding::ShardLayout>& layouts) {
   const Array whole = gathered(layouts);
-  for (const ShardPart& part : layouts[0].parts) {
+  for (const sharding::ShardPart& part : layouts[0].parts) {
     int64_t wrong = 0;
     for (int64_t i = 0; i < part.numel; ++i) {
       wrong += whole[static_cast<size_t>(part.offset + i)] != value_of(part, i);
@@ -102,17 +102,18 @@ void expect_gather_gives_the_whole(const std::vector<ShardLayout>& layouts) {
 }
 
 // Rank r contributes (r + 1) times each value.
-void expect_reduction_ends_in_the_parts(const Case& test, const std::vector<ShardLayout>& layouts) {
+void expect_reduction_ends_in_the_parts(const Case& test,
+                                        const std::vector<sharding::ShardLayout>& layouts) {
   Array whole(static_cast<size_t>(layouts[0].numel), 0);
-  for (const ShardPart& part : layouts[0].parts) {
+  for (const sharding::ShardPart& part : layouts[0].parts) {
     for (int64_t i = 0; i < part.numel; ++i) {
       whole[static_cast<size_t>(part.offset + i)] = value_of(part, i);
     }
   }
   const int64_t times = test.ranks * (test.ranks + 1) / 2;
-  for (const ShardLayout& layout : layouts) {
+  for (const sharding::ShardLayout& layout : layouts) {
     Array shard(static_cast<size_t>(layout.shard_numel), kNothing);
-    for (const ShardTransfer& transfer : layout.transfers) {
+    for (const sharding::ShardTransfer& transfer : layout.transfers) {
       if (!transfer.trains) continue;
       const auto places = places_of(transfer, layout.ranks);
       const auto rank = transfer.counts.begin() + layout.rank;
@@ -122,7 +123,7 @@ void expect_reduction_ends_in_the_parts(const Case& test, const std::vector<Shar
             whole[places[before + i]] * times;
       }
     }
-    for (const ShardPart& part : layout.parts) {
+    for (const sharding::ShardPart& part : layout.parts) {
       if (!test.model.parameters[part.index].tensor.requires_grad()) continue;
       int64_t wrong = 0;
       for (int64_t i = part.begin; i < part.end; ++i) {
@@ -134,15 +135,15 @@ void expect_reduction_ends_in_the_parts(const Case& test, const std::vector<Shar
   }
 }
 
-void expect_sound(const Case& test, const std::vector<ShardLayout>& layouts) {
-  for (const ShardLayout& layout : layouts) {
+void expect_sound(const Case& test, const std::vector<sharding::ShardLayout>& layouts) {
+  for (const sharding::ShardLayout& layout : layouts) {
     ASSERT_EQ(layout.parts.size(), test.unit.parameters.size());
     EXPECT_EQ(layout.numel, layouts[0].numel);
     ASSERT_EQ(layout.transfers.size(), layouts[0].transfers.size());
     std::vector<int> covered(static_cast<size_t>(layout.numel), 0);
     int64_t travels = 0;
     for (size_t t = 0; t < layout.transfers.size(); ++t) {
-      const ShardTransfer& transfer = layout.transfers[t];
+      const sharding::ShardTransfer& transfer = layout.transfers[t];
       EXPECT_EQ(transfer.counts, layouts[0].transfers[t].counts) << "ranks disagree";
       EXPECT_EQ(transfer.trains, layouts[0].transfers[t].trains);
       const auto [least, most] =
@@ -158,7 +159,7 @@ void expect_sound(const Case& test, const std::vector<ShardLayout>& layouts) {
     EXPECT_LE(*std::max_element(covered.begin(), covered.end()), 1)
         << "an element is transferred twice";
     int64_t elements = 0, end = 0;
-    for (const ShardPart& part : layout.parts) {
+    for (const sharding::ShardPart& part : layout.parts) {
       EXPECT_EQ(part.offset % 16, 0);
       EXPECT_GE(part.offset, end) << "parameters overlap";
       end = part.offset + part.numel;
@@ -327,4 +328,4 @@ TEST(ShardLayout, RankWithNothing_EmptyShard) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::strategy

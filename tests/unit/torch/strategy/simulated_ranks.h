@@ -11,7 +11,7 @@
 
 #include "strategy/bucket_reduction.h"
 
-namespace coupler {
+namespace coupler::strategy {
 
 inline void perform_sum(const std::vector<db_op>& ops) {
   const uint64_t n = ops[0].count;
@@ -72,4 +72,4 @@ inline void reduce_together(const std::vector<std::unique_ptr<BucketReduction>>&
   for (const auto& rank : ranks) rank->finish();
 }
 
-}  // namespace coupler
+}  // namespace coupler::strategy

@@ -15,7 +15,7 @@
 
 #include "core/formats/safetensors_bytes.h"
 
-namespace coupler {
+namespace coupler::tensors {
 namespace {
 
 using testing::entry;
@@ -174,4 +174,4 @@ TEST_F(SafeTensorsFile, Open_OfABrokenFile_NamesItAndTheRule) {
 }
 
 }  // namespace
-}  // namespace coupler
+}  // namespace coupler::tensors
