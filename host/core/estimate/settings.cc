@@ -93,11 +93,8 @@ std::vector<Setting> known_settings(const config::BackendConfig& backend,
                                     const std::string& folder) {
   std::vector<Setting> settings = {
       {.name = "replicate", .use = "auto", .options = {}, .description = {}, .replaced = {}}};
-  std::vector<std::string> names;
-  for (const plugin::FoundPlugin& plugin : plugin::found_plugins(backend))
-    names.push_back(plugin.name);
   for (const plugin::PluginReport& report :
-       plugin::try_plugins(names, backend, DB_CAP_NEEDS_BASE)) {
+       plugin::try_plugins(plugin::found_plugin_names(backend), backend, DB_CAP_NEEDS_BASE)) {
     if (!report.usable) continue;
     config::BackendConfig one = backend;
     one.use = report.name;

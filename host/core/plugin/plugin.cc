@@ -273,9 +273,8 @@ Plugin Plugin::load(const config::BackendConfig& backend) {
 }
 
 std::vector<PluginReport> list_plugins(const config::BackendConfig& backend) {
-  std::vector<std::string> uses;
-  if (backend.use.find('/') != std::string::npos) uses.push_back(backend.use);
-  for (const FoundPlugin& found : found_plugins(backend)) uses.push_back(found.name);
+  std::vector<std::string> uses = found_plugin_names(backend);
+  if (backend.use.find('/') != std::string::npos) uses.insert(uses.begin(), backend.use);
   uses.emplace_back("single");
   std::vector<PluginReport> reports = try_plugins(uses, backend);
   for (size_t i = 0; i < uses.size(); ++i) {

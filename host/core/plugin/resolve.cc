@@ -75,7 +75,7 @@ std::string not_found(const std::string& name, const config::BackendConfig& back
         fmt::format("\n  {} ({}{})", folder.path, folder.origin, exists ? "" : "; no such folder");
   }
   std::string names = "single";
-  for (const FoundPlugin& plugin : found_plugins(backend)) names += ", " + plugin.name;
+  for (const std::string& found : found_plugin_names(backend)) names += ", " + found;
   return text + "\nAvailable backends: " + names;
 }
 
@@ -117,6 +117,12 @@ std::vector<FoundPlugin> found_plugins(const config::BackendConfig& backend) {
     }
   }
   return plugins;
+}
+
+std::vector<std::string> found_plugin_names(const config::BackendConfig& backend) {
+  std::vector<std::string> names;
+  for (FoundPlugin& plugin : found_plugins(backend)) names.push_back(std::move(plugin.name));
+  return names;
 }
 
 std::string find_plugin(const std::string& use, const config::BackendConfig& backend) {
@@ -169,12 +175,10 @@ std::string rejection(const PluginReport& report, MpiLaunch launch, bool on_host
 
 // resolve_auto(), with everything known about the transport.
 PluginReport best_transport(const config::BackendConfig& backend, MpiLaunch launch, bool on_host) {
-  std::vector<std::string> names;
-  for (const FoundPlugin& plugin : found_plugins(backend)) names.push_back(plugin.name);
   PluginReport best;
   std::string rejected;
-  for (PluginReport& report :
-       try_plugins(names, backend, on_host ? uint64_t{DB_CAP_HOST_MEMORY} : 0)) {
+  for (PluginReport& report : try_plugins(found_plugin_names(backend), backend,
+                                          on_host ? uint64_t{DB_CAP_HOST_MEMORY} : 0)) {
     // Not a transport: a wrapper, or (without a file) the built-in backend for one process.
     if (report.can(DB_CAP_NEEDS_BASE) || report.path.empty()) continue;
     const std::string reason = rejection(report, launch, on_host);

@@ -25,6 +25,7 @@ struct FoundPlugin {
 // Every plugin file of those folders: by folder, sorted by name within each; of equal names, the
 // first one found.
 std::vector<FoundPlugin> found_plugins(const config::BackendConfig& backend);
+std::vector<std::string> found_plugin_names(const config::BackendConfig& backend);
 
 // The file that use names: a string with a slash is a path and returned as is; a name is searched.
 // Throws Error(kPlugin) listing every folder searched and the available names.
