@@ -74,6 +74,17 @@ bool changes_the_folder(const Operation& call) {
   return call.name != "open" && call.name != "close" && call.name != "fsync" && call.name != "hint";
 }
 
+// If every call is tried: whether another kill leaves the same state. A call without visible effect
+// leaves what was before it. A save communicates only between one file and the next, so the state
+// after a call is the state before the next one to the same file.
+bool repeats_a_state(const std::vector<Operation>& calls, size_t at, const std::string& when) {
+  const auto same_file = [&](size_t first) {
+    return first < calls.size() && calls[first - 1].path == calls[first].path;
+  };
+  if (when == "kill_after") return !changes_the_folder(calls[at - 1]) || same_file(at);
+  return at > 1 && !changes_the_folder(calls[at - 2]) && same_file(at - 1);
+}
+
 // Kills one rank at every step-th call, starting at the fraction `from` of all calls. Returns the
 // number of kills.
 size_t kill_at_calls(const JobSetting& setting, const Program& program, int rank, size_t step,
@@ -96,8 +107,7 @@ size_t kill_at_calls(const JobSetting& setting, const Program& program, int rank
   for (const std::string when : {"kill_before", "kill_after"}) {
     for (size_t at = 1 + static_cast<size_t>(from * static_cast<double>(calls)); at <= calls;
          at += step) {
-      // If every call is tried, calls without visible effect need only one kill.
-      if (step == 1 && when == "kill_after" && !changes_the_folder(log_of_calls[at - 1])) continue;
+      if (step == 1 && repeats_a_state(log_of_calls, at, when)) continue;
       const Workplace here;
       const Outcome outcome = train(here, setting, program,
                                     {{"FAULT_RANK", std::to_string(rank)},
