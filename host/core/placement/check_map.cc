@@ -1,5 +1,3 @@
-#include "placement/check_map.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +8,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "placement/layers.h"
+#include "placement/device_map.h"
+#include "placement/module_tree.h"
 
 namespace coupler::placement {
 namespace {

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <set>
 
-#include "placement/check_map.h"
-#include "placement/layers.h"
+#include "placement/device_map.h"
+#include "placement/module_tree.h"
 
 namespace coupler::placement {
 namespace {

@@ -14,7 +14,6 @@
 
 #include "base/text.h"
 #include "base/units.h"
-#include "placement/check_map.h"
 #include "placement/module_tree.h"
 
 namespace coupler {

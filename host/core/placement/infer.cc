@@ -1,5 +1,3 @@
-#include "placement/infer.h"
-
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -8,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "placement/check_map.h"
+#include "placement/device_map.h"
 #include "placement/optimal.h"
 #include "placement/sequential.h"
 

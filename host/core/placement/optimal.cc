@@ -12,8 +12,8 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "placement/check_map.h"
 #include "placement/cost_model.h"
+#include "placement/device_map.h"
 #include "placement/sequential.h"
 
 namespace coupler::placement {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "placement/layers.h"
 #include "placement/module_tree.h"
 
 namespace coupler::placement {

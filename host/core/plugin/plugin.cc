@@ -27,7 +27,6 @@
 #include "plugin/check.h"
 #include "plugin/probe.h"
 #include "plugin/resolve.h"
-#include "plugin/single_backend.h"
 
 namespace coupler::plugin {
 

@@ -80,4 +80,9 @@ std::string abi_problem(uint32_t major, uint32_t minor, uint32_t host_major, uin
 // Throws Error(kPlugin): incompatible ABI, table too short, no name, a required function missing.
 void check_table(const DistributedBackend& table, const std::string& path);
 
+// "single": the one-process backend that is part of the host. World 1, host memory, every
+// operation; each is a copy, a scaling, or a message to itself. Its communicators are those of the
+// template that `coupler new plugin --lang c++` copies (api/template/plugin_cpp/cpp_self).
+const DistributedBackend& single_backend();
+
 }  // namespace coupler::plugin

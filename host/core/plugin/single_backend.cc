@@ -1,8 +1,8 @@
-#include "plugin/single_backend.h"
-
 #include <cpp_self/communicator.h>
 #include <cpp_self/status.h>
 #include <fmt/format.h>
+
+#include "plugin/plugin.h"
 
 namespace coupler::plugin {
 namespace {

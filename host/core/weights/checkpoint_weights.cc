@@ -1,4 +1,3 @@
-#include "weights/checkpoint_weights.h"
 
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -22,7 +21,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/piece_files.h"
-#include "weights/torch_weights.h"
+#include "weights/open_weights.h"
 
 namespace coupler::weights {
 namespace {

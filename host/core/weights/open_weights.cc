@@ -19,9 +19,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "formats/weight_index.h"
-#include "weights/checkpoint_weights.h"
 #include "weights/offload_folder.h"
-#include "weights/torch_weights.h"
 #include "weights/weight_source.h"
 
 namespace coupler::weights {

@@ -1,5 +1,3 @@
-#include "weights/torch_weights.h"
-
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -12,6 +10,7 @@
 
 #include "base/text.h"
 #include "formats/torch_archive.h"
+#include "weights/open_weights.h"
 
 namespace coupler::weights {
 namespace {

@@ -39,7 +39,15 @@ ProcessPlace place_of(const Processes& processes) {
           processes.local_world_size()};
 }
 
+comm::Communicator* communicator_now = nullptr;
+Accelerator* accelerator_now = nullptr;
+
 }  // namespace
+
+comm::Communicator* current_communicator() { return communicator_now; }
+void set_current_communicator(comm::Communicator* communicator) { communicator_now = communicator; }
+Accelerator* current_accelerator() { return accelerator_now; }
+void set_current_accelerator(Accelerator* accelerator) { accelerator_now = accelerator; }
 
 PartialState::PartialState() {
   const Accelerator* const accelerator = current_accelerator();

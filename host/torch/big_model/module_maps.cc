@@ -11,9 +11,7 @@
 #include <map>
 #include <tuple>
 
-#include "placement/check_map.h"
 #include "placement/device_map.h"
-#include "placement/infer.h"
 #include "placement/optimal.h"
 #include "placement/sequential.h"
 

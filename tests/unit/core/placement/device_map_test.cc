@@ -6,8 +6,6 @@
 
 #include <functional>
 
-#include "placement/check_map.h"
-#include "placement/infer.h"
 #include "trees.h"
 
 namespace coupler::placement {

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "placement/infer.h"
+#include "placement/device_map.h"
 #include "placement/module_tree.h"
 #include "placement/sequential.h"
 

@@ -7,8 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "placement/check_map.h"
-#include "placement/infer.h"
+#include "placement/device_map.h"
 #include "trees.h"
 
 namespace coupler::placement {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "folder.h"
-#include "plugin/single_backend.h"
+#include "plugin/plugin.h"
 
 namespace coupler::test {
 namespace {

@@ -1,5 +1,3 @@
-#include "weights/checkpoint_weights.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +5,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "weight_files.h"
+#include "weights/open_weights.h"
 #include "weights/write_weights.h"
 
 namespace coupler::weights {

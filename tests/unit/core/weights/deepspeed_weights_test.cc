@@ -1,5 +1,5 @@
 #include "weight_files.h"
-#include "weights/checkpoint_weights.h"
+#include "weights/open_weights.h"
 
 namespace coupler::weights {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/torch_weights.h"
+#include "weights/open_weights.h"
 
 namespace coupler::weights {
 namespace {

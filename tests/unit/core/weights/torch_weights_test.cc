@@ -1,6 +1,5 @@
-#include "weights/torch_weights.h"
-
 #include "weight_files.h"
+#include "weights/open_weights.h"
 
 namespace coupler::weights {
 namespace {
