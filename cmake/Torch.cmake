@@ -24,10 +24,11 @@ if(NOT COUPLER_TORCH_VERSION)
 endif()
 if(COUPLER_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "LibTorch ${COUPLER_TORCH_VERSION} in ${COUPLER_TORCH_ROOT} is too old: 2.11 or newer")
-elseif(COUPLER_TORCH_VERSION VERSION_GREATER_EQUAL 2.12)
-  message(WARNING "LibTorch ${COUPLER_TORCH_VERSION} is untested with this version of Coupler (tested: 2.11)")
 endif()
 string(REGEX MATCH "^[0-9]+[.][0-9]+" COUPLER_TORCH_MINOR ${COUPLER_TORCH_VERSION})
+if(NOT COUPLER_TORCH_MINOR MATCHES "^2[.](11|15)$")  # tests/reports/platforms.txt
+  message(WARNING "LibTorch ${COUPLER_TORCH_VERSION} is untested with this version of Coupler (tested: 2.11 and 2.15)")
+endif()
 message(STATUS "LibTorch ${COUPLER_TORCH_VERSION}: ${COUPLER_TORCH_ROOT}")
 coupler_torch_targets(${COUPLER_TORCH_ROOT})
 # target_include_directories appends, but this one must come first.
