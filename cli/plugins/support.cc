@@ -202,9 +202,7 @@ std::vector<db_dtype> all_dtypes() { return range<db_dtype>(DB_I8, DB_F8_E5M2); 
 std::vector<db_reduce> all_reduces() { return range<db_reduce>(DB_SUM, DB_BXOR); }
 
 std::vector<Support> ask_for_support(const config::BackendConfig& backend) {
-  std::vector<std::string> uses = plugin::found_plugin_names(backend);
-  if (backend.use.find('/') != std::string::npos) uses.insert(uses.begin(), backend.use);
-  uses.emplace_back("single");
+  const std::vector<std::string> uses = plugin::listed_uses(backend);
   std::vector<std::function<std::string()>> works;
   works.reserve(uses.size());
   for (const std::string& use : uses) {

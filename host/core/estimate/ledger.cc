@@ -8,14 +8,12 @@ namespace coupler::estimate {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-// accelerator/accelerator.cc sets it for training.
-constexpr uint64_t kMapped = uint64_t{32} << 20;
 // One byte of a heap is free for this many bytes of LibTorch's blocks that passed through it.
 // Simulations of the accuracy test's settings on the C library's own heap needed one for 5 to 14.
 constexpr uint64_t kPassedPerFree = 8;
 
 bool is_mapped(const MemoryLedger::Block& block) {
-  return block.from == TakenFrom::kSystem || block.bytes >= kMapped;
+  return block.from == TakenFrom::kSystem || block.bytes >= kMmapThreshold;
 }
 uint64_t in_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 

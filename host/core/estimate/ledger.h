@@ -39,6 +39,10 @@ struct MemoryEstimate {
   uint64_t of(MemoryCategory part) const { return most[static_cast<size_t>(part)]; }
 };
 
+// In training, the C library maps blocks from this size on, in bytes; glibc refuses a larger
+// threshold.
+inline constexpr uint64_t kMmapThreshold = uint64_t{32} << 20;
+
 // Where a block is taken from.
 enum class TakenFrom {
   kHeap,         // of the training thread

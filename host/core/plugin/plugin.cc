@@ -272,9 +272,7 @@ Plugin Plugin::load(const config::BackendConfig& backend) {
 }
 
 std::vector<PluginReport> list_plugins(const config::BackendConfig& backend) {
-  std::vector<std::string> uses = found_plugin_names(backend);
-  if (backend.use.find('/') != std::string::npos) uses.insert(uses.begin(), backend.use);
-  uses.emplace_back("single");
+  const std::vector<std::string> uses = listed_uses(backend);
   std::vector<PluginReport> reports = try_plugins(uses, backend);
   for (size_t i = 0; i < uses.size(); ++i) {
     if (reports[i].name.empty()) reports[i].name = uses[i];

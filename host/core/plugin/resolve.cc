@@ -125,6 +125,13 @@ std::vector<std::string> found_plugin_names(const config::BackendConfig& backend
   return names;
 }
 
+std::vector<std::string> listed_uses(const config::BackendConfig& backend) {
+  std::vector<std::string> uses = found_plugin_names(backend);
+  if (backend.use.find('/') != std::string::npos) uses.insert(uses.begin(), backend.use);
+  uses.emplace_back("single");
+  return uses;
+}
+
 std::string find_plugin(const std::string& use, const config::BackendConfig& backend) {
   if (use.find('/') != std::string::npos) return use;
   for (const SearchFolder& folder : search_folders(backend)) {

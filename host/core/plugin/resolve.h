@@ -26,6 +26,8 @@ struct FoundPlugin {
 // first one found.
 std::vector<FoundPlugin> found_plugins(const config::BackendConfig& backend);
 std::vector<std::string> found_plugin_names(const config::BackendConfig& backend);
+// What lists of backends show: backend.use if it is a path, the names found, and "single".
+std::vector<std::string> listed_uses(const config::BackendConfig& backend);
 
 // The file that use names: a string with a slash is a path and returned as is; a name is searched.
 // Throws Error(kPlugin) listing every folder searched and the available names.

@@ -30,6 +30,7 @@
 #include "device/device.h"
 #include "device/device_memory.h"
 #include "dry_run/dry_run.h"
+#include "estimate/ledger.h"
 #include "estimate/settings.h"
 #include "precision/precision.h"
 #include "rendezvous/job_file.h"
@@ -40,8 +41,6 @@ namespace coupler {
 
 namespace {
 
-// glibc refuses a larger mmap threshold.
-constexpr int kMmapThreshold = 32 << 20;
 constexpr int kTrimThreshold = 1 << 30;
 
 #ifndef COUPLER_SANITIZED
@@ -77,7 +76,7 @@ void allow_fast_exit() {
 // Keeps large blocks in the process instead of returning them to the system after every step
 // (glibc's malloc only; a preloaded allocator is left alone). Worth 1.5x on small models.
 void keep_large_blocks() {
-  mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(estimate::kMmapThreshold));
   mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
 }
 
