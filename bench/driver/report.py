@@ -119,7 +119,10 @@ def commit(folder):
     def git(*words):
         return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True,
                               timeout=30)
-    head = git("rev-parse", "HEAD")
+    try:
+        head = git("rev-parse", "HEAD")
+    except FileNotFoundError:  # machines for measurements may have no git
+        return "unknown"
     if head.returncode != 0:
         return "unknown"
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".",

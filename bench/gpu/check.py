@@ -71,11 +71,19 @@ def checks_of(build, kind, scratch):
         ("fsdp, all of it in pinned memory, 2 ranks on one device",
          job(2, "fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.offload.device=cpu",
              "backend.fsdp.offload.pin_memory=true", *fsdp, only="trains")),
+        ("a pipeline, 2 ranks on one device",
+         [program, "launch", "-n", "2", "-o", f"training.device={kind}", "-o",
+          "backend.use=gloo_cpu", os.path.join(build, "bin", "tests", "device_pipeline_checks")]),
         ("a model over device, host memory and disk",
          job(1, alone, only="a_model_lies_on_the_device_the_cpu_and_the_disk")),
     ]
     if on_gpu:
         result += [
+            (f"coupler test, {alone}, world 1",
+             [program, "test", "-o", "training.device=cuda", "-o", f"backend.use={alone}"]),
+            ("coupler test, 2 ranks on one device",
+             [program, "test", "-n", "2", "-o", "training.device=cuda", "-o",
+              "backend.use=gloo_cpu"]),
             ("bf16 autocast, world 1",
              job(1, alone, "training.mixed_precision=bf16", only="bf16_learns")),
             ("loss scale of fp16, world 1",

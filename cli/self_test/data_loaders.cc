@@ -24,7 +24,7 @@ at::Tensor epoch(Accelerator& accelerator, Findings& findings, const DataLoaderO
   }
   findings.expect(count == batches.size(), "a loader reported " + std::to_string(batches.size()) +
                                                " batches but yielded " + std::to_string(count));
-  return at::cat(seen);
+  return at::cat(seen).cpu();
 }
 
 }  // namespace

@@ -69,8 +69,9 @@ void initialization(Accelerator& accelerator, Findings& findings) {
     seen.push_back(locals[rank]);
   }
   findings.expect(accelerator.local_world_size() == static_cast<int>(places[machine()].size()),
-                  "local_world is " + std::to_string(accelerator.local_world_size()) + ", but " +
-                      std::to_string(places[machine()].size()) + " processes are on " + machine());
+                  "local_world_size is " + std::to_string(accelerator.local_world_size()) +
+                      ", but " + std::to_string(places[machine()].size()) + " processes are on " +
+                      machine());
 }
 
 void process_execution(Accelerator& accelerator, Findings& findings) {
@@ -115,26 +116,38 @@ void random_numbers(Accelerator& accelerator, Findings& findings) {
                   "after synchronize_random_state the numbers are not rank 0's");
 }
 
-void collectives(Accelerator& accelerator, Findings& findings) {
+namespace {
+
+// Tensors in host memory and on the device may take different ways.
+void collectives_on(c10::Device device, Accelerator& accelerator, Findings& findings) {
   const int64_t world_size = accelerator.world_size(), rank = accelerator.rank();
   // Sizes on both sides of the limits at which transports switch algorithms.
   for (const int64_t size : {int64_t{1}, int64_t{1000}, int64_t{1} << 18}) {
-    const std::string what = " of " + std::to_string(size) + " numbers is wrong";
-    const at::Tensor mine = at::arange(size, at::kFloat) + static_cast<double>(rank);
+    const std::string what =
+        " of " + std::to_string(size) + " numbers on " + device.str() + " is wrong";
+    const at::Tensor mine = (at::arange(size, at::kFloat) + static_cast<double>(rank)).to(device);
     const at::Tensor sum = at::arange(size, at::kFloat) * world_size +
                            static_cast<double>(world_size * (world_size - 1) / 2);
-    findings.expect(at::allclose(accelerator.reduce(mine), sum), "the sum" + what);
-    findings.expect(at::allclose(accelerator.reduce(mine, ReduceOp::kMean), sum / world_size),
+    findings.expect(at::allclose(accelerator.reduce(mine).cpu(), sum), "the sum" + what);
+    findings.expect(at::allclose(accelerator.reduce(mine, ReduceOp::kMean).cpu(), sum / world_size),
                     "the mean" + what);
-    const at::Tensor gathered = accelerator.gather(mine).view({world_size, size});
+    const at::Tensor gathered = accelerator.gather(mine).cpu().view({world_size, size});
     findings.expect(at::equal(gathered.narrow(1, 0, 1).view({world_size}),
                               at::arange(world_size, at::kFloat)) &&
-                        at::equal(gathered[rank], mine),
+                        at::equal(gathered[rank], mine.cpu()),
                     "the gather" + what);
-    findings.expect(at::equal(accelerator.broadcast(mine, static_cast<int>(world_size) - 1),
+    findings.expect(at::equal(accelerator.broadcast(mine, static_cast<int>(world_size) - 1).cpu(),
                               at::arange(size, at::kFloat) + static_cast<double>(world_size - 1)),
                     "the broadcast" + what);
   }
+}
+
+}  // namespace
+
+void collectives(Accelerator& accelerator, Findings& findings) {
+  const int64_t world_size = accelerator.world_size(), rank = accelerator.rank();
+  collectives_on(at::kCPU, accelerator, findings);
+  if (!accelerator.device().is_cpu()) collectives_on(accelerator.device(), accelerator, findings);
   const at::Tensor padded = accelerator.pad_across_processes(at::ones({rank + 1}));
   findings.expect(padded.size(0) == world_size && padded.sum().item<double>() == double(rank + 1),
                   "pad_across_processes does not pad with zeros");

@@ -77,7 +77,8 @@ void training(Accelerator& accelerator, Findings& findings) {
   }
   std::vector<at::Tensor> values;
   accelerator.for_each_tensor(net, [&](const std::string&, const at::Tensor& value) {
-    values.push_back(value.reshape({-1}).to(at::kFloat).clone());
+    values.push_back(
+        value.reshape({-1}).to(at::TensorOptions(at::kFloat).device(at::kCPU)).clone());
   });
   const at::Tensor got = at::cat(values);
   const at::Tensor want = expected(data, samples, step_samples, window);

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <coupler/pipeline_layers.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -38,11 +39,16 @@ class BlockImpl : public torch::nn::Module {
 
   // x: [batch, sequence, width]
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor attended = x + out_(attention(qkv_(norm1_(x))));
-    return attended + down_(at::gelu(up_(norm2_(attended))));
+    const at::Tensor attended = x + apply(out_, attention(apply(qkv_, norm1_(x))));
+    return attended + apply(down_, at::gelu(apply(up_, norm2_(attended))));
   }
 
  private:
+  // The layer's own forward adds the bias in a kernel of its own if x has three dimensions.
+  static at::Tensor apply(const torch::nn::Linear& layer, const at::Tensor& x) {
+    return at::linear(x, layer->weight, layer->bias);
+  }
+
   static torch::nn::LayerNorm layer_norm(int64_t width) {
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
   }

@@ -44,7 +44,9 @@ Failure OpQueue::drain(Lock& lock, const char* what, int64_t deadline_ns, int64_
   return failed_ ? failure_ : Failure{};
 }
 
-// Waits until NCCL has created child_; state is the result of the call.
+// Waits until NCCL has created child_; state is the result of the call. A result of ncclSuccess
+// does not mean that the child exists: ncclCommSplit and ncclCommShrink of NCCL 2.28 return it
+// where ncclInProgress is meant. The parent's state tells.
 Failure OpQueue::finish_child(Lock& lock, const char* what, ncclResult_t state, int64_t deadline_ns,
                               int64_t timeout_ns) {
   const auto ask = [](ncclComm_t comm) {
@@ -53,7 +55,7 @@ Failure OpQueue::finish_child(Lock& lock, const char* what, ncclResult_t state, 
   };
   const bool in_time = wait_while(lock, deadline_ns, [&] {
     if (failed_ && !shrinking_) return false;
-    if (state == ncclInProgress) state = ask(context_.comm);
+    if (state == ncclSuccess || state == ncclInProgress) state = ask(context_.comm);
     return state == ncclInProgress;
   });
   Failure failure;

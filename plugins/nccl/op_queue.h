@@ -120,6 +120,7 @@ class OpQueue {
   std::vector<const Op*> messages_;  // of the group being built
   std::vector<Request*> launching_;  // handed to NCCL, not on the stream yet
   int launched_ = 0;                 // on the stream
+  Request* newest_ = nullptr;        // the last of these
   std::vector<Request*> free_;
   std::vector<std::unique_ptr<Request>> all_;
   // NCCL writes the communicator of split() or shrink() here, asynchronously.

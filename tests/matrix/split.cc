@@ -26,10 +26,10 @@ void sum_of_ranks(comm::Communicator& group, int mine, float expected, const cha
 }  // namespace
 
 int split(Rank& rank) {
-  auto world_size = rank.connect();
+  auto world = rank.connect();
   const int me = rank.rank(), size = rank.world_size();
   // Even and odd ranks, in reverse order.
-  const auto parity = world_size->split(me % 2, -me, "parity");
+  const auto parity = world->split(me % 2, -me, "parity");
   float sum = 0;
   int after = 0, members = 0;
   for (int other = me % 2; other < size; other += 2) {
@@ -44,7 +44,7 @@ int split(Rank& rank) {
 
   // All ranks except the last, which gets no communicator.
   const bool last = size > 1 && me == size - 1;
-  const auto front = world_size->split(last ? -1 : 5, me, "front");
+  const auto front = world->split(last ? -1 : 5, me, "front");
   check((front == nullptr) == last,
         "a negative color got a communicator, or another color got none");
   if (front) {
@@ -55,8 +55,8 @@ int split(Rank& rank) {
   }
 
   // The same group twice, whose operations do not affect each other; then a split of a split.
-  const auto first = world_size->split(0, me, "first");
-  const auto second = world_size->split(0, me, "second");
+  const auto first = world->split(0, me, "first");
+  const auto second = world->split(0, me, "second");
   const float all = static_cast<float>(size * (size - 1)) / 2;
   Values<float> a(1000, static_cast<float>(me)), b(10, static_cast<float>(me));
   comm::Work slow = first->submit(all_reduce(a));
@@ -65,7 +65,7 @@ int split(Rank& rank) {
   slow.wait();
   check(a[999] == all && b[9] == all, "two groups of the same ranks affect each other");
   const auto nested = first->split(me % 2, me, "nested");
-  world_size.reset();
+  world.reset();
   sum_of_ranks(*nested, me, sum, "the nested group");
   return 0;
 }

@@ -46,16 +46,16 @@ void on_threads(size_t count, const std::function<void(size_t)>& function) {
 
 int threads(Rank& rank) {
   constexpr size_t kThreads = 4;
-  const auto world_size = rank.connect();
+  const auto world = rank.connect();
   std::vector<std::shared_ptr<comm::Communicator>> own;
   for (size_t i = 0; i < kThreads; ++i) {
-    own.push_back(world_size->split(0, rank.rank(), fmt::format("thread-{}", i)));
+    own.push_back(world->split(0, rank.rank(), fmt::format("thread-{}", i)));
   }
   on_threads(kThreads, [&](size_t i) {
     for (size_t step = 0; step < 100; ++step) sum_ones(*own[i], 1 + i * 31 + step, step % 2 == 0);
   });
   on_threads(kThreads, [&](size_t i) {
-    for (size_t step = 0; step < 100; ++step) sum_ones(*world_size, 333, (i + step) % 2 == 0);
+    for (size_t step = 0; step < 100; ++step) sum_ones(*world, 333, (i + step) % 2 == 0);
   });
   return 0;
 }

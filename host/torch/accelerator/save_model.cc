@@ -108,7 +108,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
                                    ? *buffers.at(info.name)
                                    : strategy.whole_parameter(parameter->second);
       writer.attempt([&] {
-        const at::Tensor dense = value.detach().contiguous();
+        const at::Tensor dense = value.detach().to(at::kCPU).contiguous();
         bytes->write(info.name, dense.const_data_ptr(), dense.nbytes());
       });
     }

@@ -266,7 +266,7 @@ void FusedKernel::step(Runs& runs) {
       const strategy::FlatSlot& slot = *members_[static_cast<size_t>(batch.member[run])].slot;
       batch.gradients[run] = slot.parameter.grad();
     }
-    for (const at::Tensor& steps : batch.steps) steps.add_(1);
+    for (const auto& [before, counter] : batch.counters) counter.add_(1);
     if (batch.alone == nullptr) {
       update(batch);
     } else {
@@ -357,9 +357,12 @@ void FusedKernel::cut(Runs& runs) const {
     for (size_t k = 0; k < state_names_.size(); ++k) {
       batch.state[k].push_back(place((*first.state)[k]));
     }
-    batch.steps.push_back(
-        at::scalar_tensor(static_cast<double>(first.steps),
-                          at::TensorOptions(at::kFloat).device(group.parameters.device())));
+    at::Tensor& counter = batch.counters[first.steps];
+    if (!counter.defined()) {
+      counter = at::scalar_tensor(static_cast<double>(first.steps),
+                                  at::TensorOptions(at::kFloat).device(group.parameters.device()));
+    }
+    batch.steps.push_back(counter);
     batch.member.push_back(flat ? -1 : static_cast<int>(i));
     i = end;
   }

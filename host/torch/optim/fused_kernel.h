@@ -52,7 +52,8 @@ class FusedKernel {
     const strategy::FlatGroup* alone = nullptr;  // the only group; null: any in memory
     std::vector<at::Tensor> parameters, gradients;
     std::vector<std::vector<at::Tensor>> state;  // by state tensor of the kernel, then by run
-    std::vector<at::Tensor> steps;               // 0-dim float, including this update
+    std::vector<at::Tensor> steps;               // 0-dim float, including this update; by run
+    std::map<int64_t, at::Tensor> counters;      // the tensors of steps, each once
     std::vector<int> member;  // by run: the one member whose .grad is read at each step, or -1
   };
 

@@ -123,10 +123,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   return static_cast<ncclResult_t>((*comm)->state->result.load());
 }
 
+// NCCL 2.28 returns ncclSuccess from these two even if the child is still being made.
+static ncclResult_t without_progress(ncclResult_t result) {
+  return result == ncclInProgress ? ncclSuccess : result;
+}
+
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
   if (config->magic != kMagic) return ncclInvalidArgument;
-  return comm->split(color, key, part, config->blocking != 0);
+  return without_progress(comm->split(color, key, part, config->blocking != 0));
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* part,
@@ -134,7 +139,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
   if (config->magic != kMagic) return ncclInvalidArgument;
   const std::vector<int> ranks(excluded, excluded + count);
   constexpr int kAbort = 1;
-  return comm->shrink(ranks, (flags & kAbort) != 0, part, config->blocking != 0);
+  return without_progress(comm->shrink(ranks, (flags & kAbort) != 0, part, config->blocking != 0));
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t size, void** handle) {

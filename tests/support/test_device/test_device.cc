@@ -15,6 +15,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -22,7 +23,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <mutex>
+#include <string_view>
 
 namespace coupler::testing {
 namespace {
@@ -47,17 +51,46 @@ struct Counter {
 Counter counters[kDevices];
 std::atomic<size_t> limit{0};
 
+// A device address is one that the host cannot access; the contents are elsewhere.
 struct Block {
   int device;
-  size_t bytes;
-  void* memory;
+  size_t bytes, reserved;
+  char* address;
+  char* contents;
 };
+std::mutex blocks_mutex;
+std::map<const char*, Block> blocks;  // by address
 
-void give_back(void* context) {
-  auto* const block = static_cast<Block*>(context);
-  counters[block->device].now -= block->bytes;
-  std::free(block->memory);
-  delete block;
+char* reserve(size_t bytes) {
+  void* const address = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  TORCH_CHECK(address != MAP_FAILED, "no addresses are left for the test accelerator");
+  return static_cast<char*>(address);
+}
+
+// Where the contents of a device address are.
+void* contents_of(const void* address) {
+  if (address == nullptr) return nullptr;
+  const auto* const wanted = static_cast<const char*>(address);
+  const std::lock_guard lock(blocks_mutex);
+  auto next = blocks.upper_bound(wanted);
+  const bool found = next != blocks.begin() &&
+                     wanted <= std::prev(next)->second.address + std::prev(next)->second.bytes;
+  TORCH_CHECK(found, "test_accelerator was given an address that is not in its memory");
+  const Block& block = std::prev(next)->second;
+  return block.contents + (wanted - block.address);
+}
+
+void give_back(void* address) {
+  Block block{};
+  {
+    const std::lock_guard lock(blocks_mutex);
+    const auto found = blocks.find(static_cast<const char*>(address));
+    block = found->second;
+    blocks.erase(found);
+  }
+  counters[block.device].now -= block.bytes;
+  ::munmap(block.address, block.reserved);
+  std::free(block.contents);
 }
 
 class Allocator final : public c10::Allocator {
@@ -67,17 +100,23 @@ class Allocator final : public c10::Allocator {
     TORCH_CHECK_WITH(OutOfMemoryError, most_bytes == 0 || in_use + bytes <= most_bytes,
                      "test_accelerator out of memory. Tried to allocate ", bytes, " bytes, ",
                      most_bytes - in_use, " bytes are free");
-    auto* const block = new Block{current, bytes, std::aligned_alloc(64, (bytes + 127) / 64 * 64)};
+    const size_t page = 4096, reserved = bytes / page * page + page;
+    const Block block{current, bytes, reserved, reserve(reserved),
+                      static_cast<char*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64))};
+    {
+      const std::lock_guard lock(blocks_mutex);
+      blocks[block.address] = block;
+    }
     Counter& counter = counters[current];
     const size_t now = counter.now += bytes;
     size_t most = counter.most;
     while (now > most && !counter.most.compare_exchange_weak(most, now)) {
     }
-    return {block->memory, block, &give_back, c10::Device(kType, current)};
+    return {block.address, block.address, &give_back, c10::Device(kType, current)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
-    default_copy_data(to, from, bytes);
+    default_copy_data(contents_of(to), contents_of(from), bytes);
   }
 };
 
@@ -160,7 +199,7 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
 // The same memory as a CPU tensor.
 at::Tensor on_host(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
-  return at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
+  return at::from_blob(contents_of(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
                        at::TensorOptions(tensor.scalar_type()));
 }
 
@@ -185,7 +224,8 @@ const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef sizes,
   if (bytes > storage->nbytes()) {
     const c10::DeviceGuard guard(tensor.device());
     c10::DataPtr fresh = allocator()->allocate(bytes);
-    if (storage->nbytes() > 0) std::memcpy(fresh.get(), storage->data(), storage->nbytes());
+    if (storage->nbytes() > 0)
+      std::memcpy(contents_of(fresh.get()), contents_of(storage->data()), storage->nbytes());
     storage->set_data_ptr_noswap(std::move(fresh));
     storage->set_nbytes(bytes);
   }
@@ -236,6 +276,15 @@ c10::Device test_device(int index) {
   }();
   static_cast<void>(kRegistered);
   return {kType, static_cast<c10::DeviceIndex>(index)};
+}
+
+bool register_if_chosen() {
+  const char* const options = std::getenv("COUPLER_OVERRIDES");
+  if (options == nullptr ||
+      std::string_view(options).find("training.device=test_accelerator") == std::string_view::npos)
+    return false;
+  test_device(0);
+  return true;
 }
 
 at::Tensor on_device(const at::Tensor& values) { return values.to(test_device(0)); }

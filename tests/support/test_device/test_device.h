@@ -1,5 +1,6 @@
-// A test double of an accelerator: two devices of the PrivateUse1 type, whose memory is counted
-// host memory, and whose operations run on copies on the CPU. LibTorch does not mix their tensors
+// A test double of an accelerator: two devices of the PrivateUse1 type, whose memory is counted,
+// and whose operations run on copies on the CPU. As with a GPU, the host cannot access the memory
+// at a device address: whoever tries gets a segmentation fault. LibTorch does not mix their tensors
 // with those of other devices, so a model that runs was placed correctly. Registered once per
 // process. [any-thread]
 #pragma once
@@ -14,8 +15,12 @@
 
 namespace coupler::testing {
 
-// 0 or 1.
+// 0 or 1. Registers the double on its first call: before the Accelerator looks for a device, and
+// never in a process that uses a real one, since LibTorch takes a registered double for the
+// process's only accelerator.
 c10::Device test_device(int index);
+// Registers the double if `coupler launch -o training.device=…` names it.
+bool register_if_chosen();
 at::Tensor on_device(const at::Tensor& values);  // a copy on device 0
 
 size_t device_bytes(int index);       // currently allocated

@@ -85,6 +85,33 @@ TEST(Precision, DeviceWithoutFp16_IsNamedWithWhatToUse) {
   EXPECT_NE(fp8.find("hint: use training.mixed_precision = \"bf16\""), std::string::npos) << fp8;
 }
 
+// As in addmm, which LibTorch's layer uses for two dimensions only: the bias is rounded first.
+TEST(Autocast, LayersBias_IsCastForInputsOfThreeDimensions) {
+  torch::manual_seed(1);
+  torch::nn::Linear layer(16, 8);
+  const at::Tensor input = at::randn({2, 3, 16});
+  const AutocastScope scope(AutocastSettings{c10::DeviceType::CPU, at::kBFloat16});
+  const at::Tensor output = layer->forward(input);
+  const at::Tensor product = at::matmul(input, layer->weight.t());
+  EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(at::equal(output, product + layer->bias.to(at::kBFloat16)));
+  EXPECT_FALSE(at::equal(output, (product + layer->bias).to(at::kBFloat16)));
+  output.to(at::kFloat).sum().backward();
+  EXPECT_TRUE(at::equal(layer->bias.grad(), at::full({8}, 6.0F)));
+}
+
+TEST(Autocast, OtherSums_KeepTheirTypes) {
+  const AutocastScope scope(AutocastSettings{c10::DeviceType::CPU, at::kBFloat16});
+  const float fine = 1.0F + 1.0F / 512;  // bf16 rounds it to 1
+  at::Tensor sum = at::full({2, 2, 3}, -1, at::kBFloat16);
+  sum += at::full({3}, fine);  // no parameter
+  EXPECT_EQ(sum.to(at::kFloat).max().item<float>(), 1.0F / 512);
+  at::Tensor wide = at::full({2, 2, 3}, -1.0F);
+  wide += at::full({3}, fine).requires_grad_();
+  EXPECT_EQ(wide.scalar_type(), at::kFloat);
+  EXPECT_EQ(wide.max().item<float>(), fine - 1);
+}
+
 TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
   const std::string bf16 = log_of_a_step("bf16", true);
   EXPECT_NE(bf16.find("mixed precision bf16: 'torch::nn::LinearImpl' is stored in Float, computed "
