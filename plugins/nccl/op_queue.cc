@@ -34,6 +34,9 @@ void sleep_for_ns(int64_t ns) {
 constexpr auto kHandOver = std::chrono::microseconds(500);
 constexpr auto kBusy = std::chrono::milliseconds(50);
 constexpr auto kIdle = std::chrono::milliseconds(500);
+// How long nothing must have been submitted for the last of these. A submit wakes an idle watcher,
+// which costs more than the submit itself and must not happen for each of a series.
+constexpr int64_t kCalmNs = 1'000'000'000;
 // How long messages that no caller waits for are held.
 constexpr int64_t kHoldNs = 100'000'000;
 
@@ -358,7 +361,7 @@ void OpQueue::release(db_request* handle) {
   request.released = true;
   self.flush();
   self.advance();
-  self.wake_.notify_all();
+  if (self.next_ != nullptr || !self.launching_.empty()) self.wake_.notify_all();
 }
 
 db_status OpQueue::async_error(db_error* error) const {
@@ -421,6 +424,8 @@ void OpQueue::watch() {
   const OnDevice on_device(device_);
   Lock lock(mutex_);
   const auto is_to_reap = [&] { return failed_ && !shrinking_ && context_.comm != nullptr; };
+  uint64_t seen = sequence_;
+  int64_t busy_ns = now_ns();
   for (;;) {
     if (is_to_reap()) reap(lock);
     if (stop_) return;
@@ -432,7 +437,9 @@ void OpQueue::watch() {
     if (context_.comm != nullptr) check_async_error();
     if (is_to_reap()) continue;
     const bool held = next_ != nullptr && next_->op.sequence > flush_to_;
-    idle_ = first_ == nullptr;
+    if (first_ != nullptr || sequence_ != seen) busy_ns = now;
+    seen = sequence_;
+    idle_ = first_ == nullptr && now - busy_ns > kCalmNs;
     if (idle_) {
       wake_.wait_for(lock, kIdle);
     } else {
