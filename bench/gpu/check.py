@@ -86,6 +86,9 @@ def checks_of(build, kind, scratch):
               "backend.use=gloo_cpu"]),
             ("bf16 autocast, world 1",
              job(1, alone, "training.mixed_precision=bf16", only="bf16_learns")),
+            ("a loss in autocast, world 1",
+             job(1, alone, "training.mixed_precision=bf16",
+                 only="a_loss_in_autocast_is_as_exact_as_in_fp32")),
             ("loss scale of fp16, world 1",
              job(1, alone, "training.mixed_precision=fp16", only="trains")),
         ]
@@ -118,7 +121,11 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", required=True)
+    parser.add_argument("--libraries", default="", help="folders in which programs find theirs")
     arguments = parser.parse_args()
+    if arguments.libraries:  # for the programs, not for this Python
+        os.environ["LD_LIBRARY_PATH"] = ":".join(
+            [arguments.libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     with tempfile.TemporaryDirectory() as scratch:
         rows = [run(name, command) for name, command in
                 checks_of(os.path.abspath(arguments.build), arguments.device, scratch)]
