@@ -14,15 +14,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of converted rows at a time: they stay in a GPU's cache.
-constexpr int64_t kConvertedBytes = int64_t{32} << 20;
-
-// Calls action(first, count) for parts of the rows.
+// Calls action(first, count) for parts of the rows, of so many bytes in fp32.
 template <class Action>
-void in_parts(const at::Tensor& logits, const Action& action) {
+void in_parts(const at::Tensor& logits, int64_t bytes, const Action& action) {
   const int64_t rows = logits.size(0);
   const int64_t row_bytes = logits.size(1) * int64_t{sizeof(float)};
-  const int64_t most = std::max<int64_t>(1, kConvertedBytes / row_bytes);
+  const int64_t most = std::max<int64_t>(1, bytes / row_bytes);
   for (int64_t first = 0; first < rows; first += most) action(first, std::min(most, rows - first));
 }
 
@@ -30,14 +27,15 @@ void in_parts(const at::Tensor& logits, const Action& action) {
 // ignored, use any class.
 struct RowLosses : torch::autograd::Function<RowLosses> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
-                            const at::Tensor& target) {
+                            const at::Tensor& target, int64_t converted_bytes) {
     at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
-    in_parts(logits, [&](int64_t first, int64_t count) {
+    in_parts(logits, converted_bytes, [&](int64_t first, int64_t count) {
       const at::Tensor part = at::log_softmax(logits.narrow(0, first, count), 1, at::kFloat);
       const at::Tensor at_target = part.gather(1, target.narrow(0, first, count).unsqueeze(1));
       losses.narrow(0, first, count).copy_(at_target.squeeze(1).neg());
     });
     context->save_for_backward({logits, target, losses});
+    context->saved_data["converted_bytes"] = converted_bytes;
     return losses;
   }
 
@@ -53,14 +51,15 @@ struct RowLosses : torch::autograd::Function<RowLosses> {
           .scatter_(1, part(target).unsqueeze(1), part(at_target).unsqueeze(1).to(type));
     };
     if (logits.scalar_type() == at::kBFloat16) {
-      return {of_rows(0, logits.size(0), at::kBFloat16), at::Tensor()};
+      return {of_rows(0, logits.size(0), at::kBFloat16), at::Tensor(), at::Tensor()};
     }
     // fp16 cannot hold small probabilities before they are multiplied by the loss scale.
     at::Tensor result = at::empty_like(logits);
-    in_parts(logits, [&](int64_t first, int64_t count) {
-      result.narrow(0, first, count).copy_(of_rows(first, count, at::kFloat));
-    });
-    return {result, at::Tensor()};
+    in_parts(logits, context->saved_data["converted_bytes"].toInt(),
+             [&](int64_t first, int64_t count) {
+               result.narrow(0, first, count).copy_(of_rows(first, count, at::kFloat));
+             });
+    return {result, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -73,10 +72,11 @@ bool is_plain(const at::Tensor& logits, const at::Tensor& target,
 }
 
 at::Tensor plain_loss(const at::Tensor& logits, const at::Tensor& target, int64_t reduction,
-                      int64_t ignored) {
+                      int64_t ignored, int64_t converted_bytes) {
   const at::Tensor counts = target != ignored;
-  const at::Tensor rows = at::where(
-      counts, RowLosses::apply(logits, target.masked_fill(~counts, 0)), at::zeros({}, at::kFloat));
+  const at::Tensor rows =
+      at::where(counts, RowLosses::apply(logits, target.masked_fill(~counts, 0), converted_bytes),
+                at::zeros({}, at::kFloat));
   switch (reduction) {
     case at::Reduction::Mean:
       return rows.sum() / counts.sum();
@@ -88,18 +88,24 @@ at::Tensor plain_loss(const at::Tensor& logits, const at::Tensor& target, int64_
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastCUDA, library) {
-  library.impl("cross_entropy_loss", &cross_entropy);
+  library.impl("cross_entropy_loss", [](const at::Tensor& logits, const at::Tensor& target,
+                                        const std::optional<at::Tensor>& weight, int64_t reduction,
+                                        c10::SymInt ignore_index, double label_smoothing) {
+    return cross_entropy(logits, target, weight, reduction, std::move(ignore_index),
+                         label_smoothing);
+  });
 }
 
 }  // namespace
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                          const std::optional<at::Tensor>& weight, int64_t reduction,
-                         c10::SymInt ignore_index, double label_smoothing) {
+                         c10::SymInt ignore_index, double label_smoothing,
+                         int64_t converted_bytes) {
   const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
   const bool is_short = logits.scalar_type() == at::kBFloat16 || logits.scalar_type() == at::kHalf;
   if (is_short && is_plain(logits, target, weight, label_smoothing)) {
-    return plain_loss(logits, target, reduction, ignore_index.expect_int());
+    return plain_loss(logits, target, reduction, ignore_index.expect_int(), converted_bytes);
   }
   const auto wide = [](const at::Tensor& tensor) {
     return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble ? tensor.to(at::kFloat)

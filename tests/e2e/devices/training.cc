@@ -165,18 +165,26 @@ void checkpointed_activations_are_computed_again(Accelerator& accelerator) {
   }
 }
 
-// Needs training.mixed_precision = "bf16". LibTorch's own loss on a GPU is a multiple of 0.06 here.
+// Needs training.mixed_precision = "bf16". LibTorch's own loss on a GPU is a multiple of 0.06 here,
+// and one of logits converted to fp32 takes 12 bytes per logit.
 void a_loss_in_autocast_is_as_exact_as_in_fp32(Accelerator& accelerator) {
   torch::manual_seed(6);
-  const auto logits = (torch::randn({64, 1000}) * 4).to(torch::kBFloat16);
-  const auto target = torch::randint(1000, {64}, torch::kLong);
-  const auto expected = torch::cross_entropy_loss(logits.to(torch::kFloat), target);
+  const auto options = torch::TensorOptions(accelerator.device());
+  const auto logits = torch::randn({16384, 25000}, options.dtype(torch::kBFloat16)).mul_(4);
+  const auto target = torch::randint(25000, {16384}, options.dtype(torch::kLong));
+  const auto head = [](const torch::Tensor& values) { return values.narrow(0, 0, 64); };
+  const auto expected =
+      torch::cross_entropy_loss(head(logits).cpu().to(torch::kFloat), head(target).cpu());
+  logits.requires_grad_();
   const auto scope = accelerator.autocast();
-  const auto loss =
-      torch::cross_entropy_loss(logits.to(accelerator.device()), target.to(accelerator.device()));
-  EXPECT((loss.cpu() - expected).abs().item<double>() < 1e-4,
-         "it is " + std::to_string(loss.item<double>()) + ", not " +
-             std::to_string(expected.item<double>()));
+  const double difference =
+      (torch::cross_entropy_loss(head(logits), head(target)).cpu() - expected).item<double>();
+  EXPECT(std::abs(difference) < 1e-4, "it differs by " + std::to_string(difference));
+  const size_t before = device_bytes(accelerator).most;
+  torch::cross_entropy_loss(logits, target).backward();
+  const size_t grown = device_bytes(accelerator).most - before, gradient = logits.nbytes();
+  EXPECT(grown < gradient + (size_t{800} << 20),
+         "it took " + std::to_string(grown >> 20) + " MiB more");
 }
 
 void memory_is_given_back(Accelerator& accelerator) {
