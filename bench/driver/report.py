@@ -110,9 +110,23 @@ def machine():
                 model = line.split(":", 1)[1].strip()
                 break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)),
-            "memory_gib": round(memory / 2**30), "kernel": platform.release(),
-            "load": os.getloadavg()[0]}
+    described = {"cpu": model, "cores": len(os.sched_getaffinity(0)),
+                 "memory_gib": round(memory / 2**30), "kernel": platform.release(),
+                 "load": os.getloadavg()[0]}
+    if found := gpus():
+        described["gpus"] = found
+    return described
+
+
+def gpus():
+    """Name, driver and memory of each NVIDIA GPU."""
+    try:
+        asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total",
+                                "--format=csv,noheader"], capture_output=True, text=True,
+                               timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return asked.stdout.strip().splitlines()
 
 
 def commit(folder):

@@ -23,9 +23,7 @@ def device_of(kind):
     """A description of the machine's device."""
     if kind != "cuda":
         return f"{kind}: a fake accelerator, not a GPU"
-    asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total",
-                            "--format=csv,noheader"], capture_output=True, text=True, check=True)
-    return asked.stdout.strip()
+    return "; ".join(report.gpus())
 
 
 def checks_of(build, kind, scratch):

@@ -73,13 +73,12 @@ bool is_plain(const at::Tensor& logits, const at::Tensor& target,
 
 at::Tensor plain_loss(const at::Tensor& logits, const at::Tensor& target, int64_t reduction,
                       int64_t ignored, int64_t converted_bytes) {
-  const at::Tensor counts = target != ignored;
-  const at::Tensor rows =
-      at::where(counts, RowLosses::apply(logits, target.masked_fill(~counts, 0), converted_bytes),
-                at::zeros({}, at::kFloat));
+  const at::Tensor skipped = target == ignored;
+  const at::Tensor rows = RowLosses::apply(logits, target.masked_fill(skipped, 0), converted_bytes)
+                              .masked_fill(skipped, 0);
   switch (reduction) {
     case at::Reduction::Mean:
-      return rows.sum() / counts.sum();
+      return rows.sum() / skipped.logical_not().sum();
     case at::Reduction::Sum:
       return rows.sum();
     default:
