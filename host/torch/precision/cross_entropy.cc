@@ -14,7 +14,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Calls action(first, count) for parts of the rows, of so many bytes in fp32.
+// Calls action(first, count) for parts of the rows that take up to `bytes` in fp32.
 template <class Action>
 void in_parts(const at::Tensor& logits, int64_t bytes, const Action& action) {
   const int64_t rows = logits.size(0);
