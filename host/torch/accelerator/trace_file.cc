@@ -57,11 +57,21 @@ void move_event(json& event, int64_t rank, double shift) {
                     event["id"].is_string() ? event["id"].get<std::string>() : event["id"].dump());
 }
 
+void add_flops(json& events, const std::map<uint64_t, uint64_t>& flops) {
+  for (json& event : events) {
+    if (event.value("cat", "") != "cpu_op") continue;
+    json& arguments = event["args"];
+    const auto found = flops.find(arguments.value("External id", uint64_t{0}));
+    if (found != flops.end()) arguments["flops"] = found->second;
+  }
+}
+
 }  // namespace
 
 void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
-               const TraceOrigin& origin) {
+               const std::map<uint64_t, uint64_t>& flops, const TraceOrigin& origin) {
   json trace = read_trace(path);
+  if (!flops.empty()) add_flops(trace["traceEvents"], flops);
   const int64_t base = trace.value("baseTimeNanoseconds", int64_t{0});
   json& events = trace["traceEvents"];
   int64_t process = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,10 @@ struct TraceOrigin {
 };
 
 // Adds the spans to the trace that LibTorch has written to `path`. Operations become asynchronous
-// events; waits and work become events of their threads. Throws Error(kIo).
+// events; waits and work become events of their threads. flops, by "External id", become arguments
+// of the trace's operations. Throws Error(kIo).
 void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
-               const TraceOrigin& origin);
+               const std::map<uint64_t, uint64_t>& flops, const TraceOrigin& origin);
 
 // Merges the traces of several ranks into one, in rank 0's time, with each rank as a group of
 // processes. Throws Error(kIo) naming a file that is not a trace.
