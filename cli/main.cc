@@ -23,7 +23,7 @@ namespace coupler::cli {
 // One for each command, next to its code.
 Command launch_command(), test_command(), config_command(), estimate_command(), plugins_command(),
     check_plugin_command(), new_command(), checkpoint_command(), merge_weights_command(),
-    setup_torch_command(), report_command(), env_command(), doctor_command(),
+    setup_torch_command(), report_command(), env_command(), doctor_command(), bench_command(),
     completion_command(), rank_shim_command(), complete_command();
 const Command& program();
 
@@ -89,6 +89,7 @@ const Command& program() {
                       report_command(),
                       env_command(),
                       doctor_command(),
+                      bench_command(),
                       completion_command(),
                       rank_shim_command(),
                       complete_command(),
