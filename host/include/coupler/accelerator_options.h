@@ -75,6 +75,7 @@ struct ProfileOptions {
   bool record_shapes = false;   // record the shapes of operations' inputs
   bool profile_memory = false;  // record allocations and frees
   bool with_stack = false;      // record the TorchScript call sites of operations
+  bool with_flops = false;      // estimate floating-point operations of products and convolutions
 };
 
 // For Accelerator::save_model.

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <thread>
@@ -34,9 +35,21 @@ constexpr auto kLongestWait = std::chrono::seconds(10);
 
 kineto::ProfilerConfig profiler_config(const config::ProfileConfig& config) {
   kineto::ExperimentalConfig experimental;
-  return kineto::ProfilerConfig(kineto::ProfilerState::KINETO, config.record_shapes,
-                                config.profile_memory, config.with_stack, false,
+  // LibTorch computes floating-point operations from the shapes.
+  return kineto::ProfilerConfig(kineto::ProfilerState::KINETO,
+                                config.record_shapes || config.with_flops, config.profile_memory,
+                                config.with_stack, config.with_flops,
                                 /*with_modules=*/false, experimental);
+}
+
+// The floating-point operations of the recorded ones, by their id in the trace. LibTorch estimates
+// them, but does not write them there.
+std::map<uint64_t, uint64_t> flops_of(const torch::autograd::profiler::ProfilerResult& result) {
+  std::map<uint64_t, uint64_t> flops;
+  for (const torch::autograd::profiler::KinetoEvent& event : result.events()) {
+    if (event.flops() > 0) flops[event.correlationId()] = event.flops();
+  }
+  return flops;
 }
 
 std::set<kineto::ActivityType> activities(bool on_cuda) {
@@ -216,7 +229,7 @@ void Profile::end_round() {
   const std::string unfinished = path + ".unfinished.json";
   try {
     result->save(unfinished);
-    add_spans(unfinished, spans_, {}, {process_.rank, clock_offset_});
+    add_spans(unfinished, spans_, flops_of(*result), {process_.rank, clock_offset_});
     write(path);
     rename_durably(unfinished, path);
   } catch (const std::exception& error) {
@@ -336,7 +349,8 @@ config::ProfileConfig config_of(const ProfileOptions& options) {
           .repeat = whole ? 0 : options.repeat,
           .record_shapes = options.record_shapes,
           .profile_memory = options.profile_memory,
-          .with_stack = options.with_stack};
+          .with_stack = options.with_stack,
+          .with_flops = options.with_flops};
 }
 
 }  // namespace

@@ -97,6 +97,24 @@ void whole_scope(Accelerator& accelerator) {
   accelerator.wait_for_everyone();
 }
 
+void flops_and_memory_are_recorded_on_request(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  const std::string dir = folder.path() + "/traces";
+  Training training(accelerator, 1);
+  {
+    auto profiling = accelerator.profile({.dir = dir, .profile_memory = true, .with_flops = true});
+    training.epoch();
+  }
+  const json trace = read(dir + "/trace-rank" + rank_of(accelerator) + ".json");
+  EXPECT(count(trace, "[memory]") > 0, "no allocation was recorded");
+  int64_t flops = 0;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("name", "") == "aten::addmm") flops = event.at("args").value("flops", 0);
+  }
+  EXPECT(flops == 2 * 4 * 6 * 2, std::to_string(flops) + " operations");  // [4, 6] times [6, 2]
+  accelerator.wait_for_everyone();
+}
+
 // With a schedule, in arbitrary loops; a second scope replaces the first one's traces.
 void scheduled(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
@@ -172,6 +190,7 @@ void configured(Accelerator& accelerator) {
 
 std::vector<Check> all_checks() {
   return {{"whole_scope", whole_scope},
+          {"flops_and_memory_are_recorded_on_request", flops_and_memory_are_recorded_on_request},
           {"scheduled", scheduled},
           {"refused", refused},
           {"configured", configured, true}};
