@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/process.h"
 #include "cli/launch/job_end.h"
 #include "cli/launch/job_host.h"
 #include "cli/launch/mpi_folder.h"
@@ -26,6 +27,8 @@ constexpr auto kTerminate = std::chrono::milliseconds(1500);
 // Once all ranks of a failed job have ended, mpirun has nothing left to do but still sleeps for a
 // second. We do not wait for it, and remove the files it leaves.
 constexpr auto kLeaveTime = std::chrono::milliseconds(100);
+// Unless it has not forwarded all output yet, on a busy machine. The longest it gets for that.
+constexpr auto kLongestLeave = std::chrono::seconds(3);
 
 class MpiJob {
  public:
@@ -71,8 +74,7 @@ class MpiJob {
       } else if (const auto signal = schedule_.due(now)) {
         stop(*signal);
       } else if (leave_by_ && now >= *leave_by_) {
-        loop_.child(0).signal(SIGKILL);
-        leave_by_ = now + std::chrono::hours(1);  // do not kill it twice
+        leave(now);
       }
     }
     take_events();
@@ -102,7 +104,19 @@ class MpiJob {
     }
     if (reported_ == plan_.processes && outcome_.cause() != nullptr && !leave_by_) {
       leave_by_ = deadline_after(kLeaveTime);
+      kill_by_ = deadline_after(kLongestLeave);
     }
+  }
+
+  // The ranks have written all output, and mpirun waits for more: when it sleeps, it has forwarded
+  // what there is.
+  void leave(Deadline now) {
+    if (status_of(loop_.child(0).pid()).state != 'S' && now < kill_by_) {
+      leave_by_ = now + std::chrono::milliseconds(10);
+      return;
+    }
+    loop_.child(0).signal(SIGKILL);
+    leave_by_ = now + std::chrono::hours(1);  // do not kill it twice
   }
 
   // Whichever comes first: the schedule's deadline or mpirun's time to leave.
@@ -175,6 +189,7 @@ class MpiJob {
   JobOutcome outcome_;
   int reported_ = 0;
   std::optional<Deadline> leave_by_;
+  Deadline kill_by_;  // set with leave_by_
   std::optional<int> interrupt_;
 };
 

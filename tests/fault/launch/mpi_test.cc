@@ -130,6 +130,26 @@ TEST_F(LaunchMpiTest, Sigterm_ReachesTheRanks_WhichMayFinish) {
   EXPECT_TRUE(run.is_all_gone());
 }
 
+// On a busy machine mpirun may get its turn late. Here it is stopped meanwhile.
+TEST_F(LaunchMpiTest, OutputThatMpirunHasNotForwardedYet_IsNotLost) {
+  CouplerRun run(launch_script(
+      2,
+      "trap 'echo saved; exit 75' TERM; echo $$ > pid.$COUPLER_RANK; while :; do sleep 0.01; done",
+      "mpi"));
+  const pid_t first = run.wait_for_pid("pid.0"), second = run.wait_for_pid("pid.1");
+  const pid_t mpirun = parent_of(parent_of(first));
+  ASSERT_EQ(parent_of(mpirun), run.pid());
+  ::kill(mpirun, SIGSTOP);
+  run.signal(SIGTERM);
+  while (state_of(first) != 'Z' || state_of(second) != 'Z') std::this_thread::sleep_for(5ms);
+  std::this_thread::sleep_for(500ms);
+  ::kill(mpirun, SIGCONT);
+  const auto result = run.wait();
+  EXPECT_EQ(result.code, 75) << result.error;
+  EXPECT_EQ(result.output, "saved\nsaved\n");
+  EXPECT_TRUE(run.is_all_gone());
+}
+
 TEST_F(LaunchMpiTest, KillOfAnyOfThem_LeavesNoProcess_AndIsSaid) {
   for (int i = 0; i < kill_count(8); ++i) {
     CouplerRun run(launch_script(2, kMpiRank, "mpi"));
