@@ -29,6 +29,12 @@ safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& ten
   return {name, safetensors::dtype_of(tensor.scalar_type(), name), tensor.sizes().vec()};
 }
 
+// From any device.
+void write(safetensors::Writer& file, const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.detach().to(at::kCPU).contiguous();
+  file.write(name, dense.const_data_ptr(), dense.nbytes());
+}
+
 // Runs rank 0's writes. After a failure it skips them, so that rank 0 still takes part in the other
 // ranks' gathers.
 class WeightWriter {
@@ -107,10 +113,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
       const at::Tensor value = parameter == parameters.end()
                                    ? *buffers.at(info.name)
                                    : strategy.whole_parameter(parameter->second);
-      writer.attempt([&] {
-        const at::Tensor dense = value.detach().to(at::kCPU).contiguous();
-        bytes->write(info.name, dense.const_data_ptr(), dense.nbytes());
-      });
+      writer.attempt([&] { write(*bytes, info.name, value); });
     }
     writer.attempt([&] { bytes->finish(); });
   }
@@ -128,8 +131,7 @@ void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const s
   fs::remove(temporary);  // left by a killed process
   safetensors::Writer writer(temporary, std::move(entries), {{"format", "pt"}});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
-    const at::Tensor dense = tensors.at(info.name).detach().to(at::kCPU).contiguous();
-    writer.write(info.name, dense.const_data_ptr(), dense.nbytes());
+    write(writer, info.name, tensors.at(info.name));
   }
   writer.finish();
   rename_durably(temporary, path);
