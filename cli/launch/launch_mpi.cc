@@ -36,7 +36,9 @@ class MpiJob {
       : plan_(plan),
         network_job_(stays_on_this_machine(plan) ? std::nullopt
                                                  : std::optional(make_network_job(plan))),
-        host_(host_options()) {}
+        host_(host_options()) {
+    folder_.create();
+  }
 
   void start(const Mpirun& mpirun) {
     ChildCommand command;
@@ -179,7 +181,7 @@ class MpiJob {
   }
 
   const LaunchPlan& plan_;
-  MpiFolder folder_;                       // removed last
+  MpiFolder folder_;                       // removed last; made once the guard knows of it
   ChildLoop loop_{folder_.path()};         // forks the guard: must precede the store's thread
   std::optional<NetworkJob> network_job_;  // set if ranks also run on other machines
   JobHost host_;

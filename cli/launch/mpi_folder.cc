@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "base/process.h"
 #include "cli/process/folder_use.h"
@@ -23,18 +22,24 @@ MpiFolder::MpiFolder() {
     if (std::getenv(chosen) != nullptr) return;
   }
   const auto self = own_identity();
-  auto path = fmt::format("{}/{}{}-{}", kParent, kPrefix, self.pid, self.started);
-  if (::mkdir(path.c_str(), 0700) != 0) {
+  path_ = fmt::format("{}/{}{}-{}", kParent, kPrefix, self.pid, self.started);
+}
+
+void MpiFolder::create() {
+  if (path_.empty()) {
     return;
   }
-  use_ = use_folder(path);
-  if (use_ && ::fcntl(use_.get(), F_SETFD, 0) == 0) {
-    path_ = std::move(path);
+  if (::mkdir(path_.c_str(), 0700) == 0) {
+    use_ = use_folder(path_);
+    ::fcntl(use_.get(), F_SETFD, 0);  // for mpirun
+  }
+  if (!use_) {
+    path_.clear();
   }
 }
 
 MpiFolder::~MpiFolder() {
-  if (!path_.empty()) {
+  if (use_) {
     std::error_code ignored;  // only a cleanup: the next launcher tries again
     std::filesystem::remove_all(path_, ignored);
   }

@@ -23,17 +23,22 @@ class MpiFolder {
   // The variable that gives its path to the shims of this machine.
   static constexpr const char* kVariable = "COUPLER_SHIM_FOLDER";
 
+  // Only chooses the path, so that the launcher's guard can know it before the folder exists.
   MpiFolder();
   ~MpiFolder();
   MpiFolder(const MpiFolder&) = delete;
   MpiFolder& operator=(const MpiFolder&) = delete;
 
-  // Variables that make Open MPI use the folder and give its path to the shims. Empty if /dev/shm
-  // is not writable or the user has chosen Open MPI's folders. On several machines the folder holds
+  // Makes the folder and uses it; path() is "" afterwards if /dev/shm is not writable.
+  void create();
+
+  // Variables that make Open MPI use the folder and give its path to the shims. Empty if
+  // there is no folder. On several machines the folder holds
   // only mpirun's files; the other machines, whose daemons end by themselves, have no such folder.
   std::vector<std::string> environment(bool one_machine) const;
 
-  const std::string& path() const { return path_; }  // "": none
+  // "": none, as the user has chosen Open MPI's folders.
+  const std::string& path() const { return path_; }
 
  private:
   std::string path_;  // empty: none

@@ -87,12 +87,14 @@ bool has_members(pid_t group) {
   char byte = 0;
   while (::read(0, &byte, 1) < 0 && errno == EINTR) {
   }
-  if (folder_use >= 0) {
+  // The launcher may have made the folder after the fork.
+  const UniqueFd use = folder_use >= 0 ? UniqueFd(1) : use_folder(folder);
+  if (use) {
     const pid_t group = ::getpid();
     const pid_t remover = ::fork();
     if (remover == 0) {
       ::setpgid(0, 0);
-      remove_left_files(group, UniqueFd(1), folder);
+      remove_left_files(group, use, folder);
     }
     if (remover > 0) ::setpgid(remover, remover);  // both sides: must not be killed with the group
   }

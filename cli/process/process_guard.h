@@ -17,8 +17,9 @@ namespace coupler::cli {
 class ProcessGuard {
  public:
   // folder: one that members, and maybe others, write to (process/folder_use.h); "": none. The
-  // guard uses it. If the guard outlives the launcher, it removes the folder once the group is gone
-  // and no one else uses it. Throws Error(kIo) if no process can be created.
+  // guard uses it, from the launcher's end on if it does not exist yet. If the guard outlives the
+  // launcher, it removes the folder once the group is gone and no one else uses it. Throws
+  // Error(kIo) if no process can be created.
   explicit ProcessGuard(const std::string& folder = "");
   ~ProcessGuard();  // kills what is left of the group, guard included; the caller owns the folder
   ProcessGuard(const ProcessGuard&) = delete;

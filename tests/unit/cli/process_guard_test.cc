@@ -91,6 +91,18 @@ TEST_F(ProcessGuardTest, LauncherKilled_FolderIsRemovedWithTheGroup) {
   EXPECT_TRUE(becomes([&] { return is_gone(); }));
 }
 
+// The launcher's guard is started before the folder is made, so that no moment is without one.
+TEST_F(ProcessGuardTest, FolderMadeAfterTheGuard_IsRemovedWithTheGroup) {
+  const std::string made_later = folder_ + "-later";
+  fs::rename(folder_, made_later);
+  const pid_t launcher = start_launcher();
+  fs::rename(made_later, folder_);
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  EXPECT_TRUE(members_are_gone());
+  EXPECT_TRUE(becomes([&] { return is_gone(); }));
+}
+
 TEST_F(ProcessGuardTest, FolderThatOthersUse_IsRemovedAfterThem) {
   UniqueFd other = use_folder(folder_);
   ASSERT_TRUE(other);
