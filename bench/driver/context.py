@@ -6,7 +6,7 @@ import sys
 
 from . import children
 
-NEEDED = "pip install torch==2.11.0 accelerate==1.15.0 transformers numpy"
+NEEDED = "pip install torch==2.15.0 accelerate==1.15.0 transformers numpy"
 
 
 @dataclasses.dataclass

@@ -390,7 +390,7 @@ void check_intercept() {
       fmt::format("LibTorch {} does not route operations on parameters through the dispatch "
                   "key that sharding uses",
                   TORCH_VERSION),
-      {.subject = "LibTorch", .hint = "use LibTorch 2.11"});
+      {.subject = "LibTorch", .hint = "use LibTorch 2.15"});
 }
 
 }  // namespace coupler::residency
