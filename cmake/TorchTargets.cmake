@@ -28,6 +28,11 @@ function(coupler_torch_targets root)
     ${root}/include ${root}/include/torch/csrc/api/include)
   # NDEBUG always: LibTorch's headers differ without it, and its libraries are release builds.
   target_compile_definitions(coupler_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 NDEBUG)
+  # LibTorch 2.11's headers are C++17; newer ones reject less than C++20.
+  file(STRINGS ${root}/include/ATen/ATen.h needs_20 REGEX "C[+][+]20 or later" LIMIT_COUNT 1)
+  if(needs_20)
+    target_compile_features(coupler_torch INTERFACE cxx_std_20)
+  endif()
   target_link_libraries(coupler_torch INTERFACE coupler_torch_c10)
   add_library(coupler::torch ALIAS coupler_torch)
 endfunction()
