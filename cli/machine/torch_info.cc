@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/process.h"
+#include "base/text.h"
 #include "cli/machine/text_values.h"
 
 namespace coupler::cli {
@@ -99,11 +100,8 @@ std::string name_version(const fs::path& file) {
 std::vector<fs::path> nccl_folders(const TorchInfo& torch) {
   std::vector<fs::path> folders;
   const char* const named = std::getenv("COUPLER_NCCL_PATH");
-  std::string_view list = named == nullptr ? "" : named;
-  while (!list.empty()) {
-    const std::string_view folder = list.substr(0, list.find(':'));
+  for (const std::string& folder : split(named == nullptr ? "" : named, ':')) {
     if (!folder.empty()) folders.emplace_back(folder);
-    list.remove_prefix(std::min(list.size(), folder.size() + 1));
   }
   if (!torch.root.empty())
     folders.push_back(fs::path(torch.root).parent_path() / "nvidia/nccl/lib");

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"

@@ -327,18 +327,6 @@ void Arguments::refuse(const std::string& problem, const std::string& subject,
                                     : hint});
 }
 
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
 Arguments read_arguments(const Command& command, const std::string& name,
                          const std::vector<std::string>& words) {
   return Reader(command, name, words).read();

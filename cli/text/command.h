@@ -80,9 +80,6 @@ struct Arguments {
                            const std::string& hint = {}) const;
 };
 
-// The parts of a value such as OP,... or a|b: always one more than there are separators.
-std::vector<std::string> split(std::string_view text, char separator);
-
 // Reads the words after the command's name. Throws Error(kUsage) naming the wrong word, and the
 // nearest known option.
 Arguments read_arguments(const Command& command, const std::string& name,

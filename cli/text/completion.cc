@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/durable_file.h"
+#include "base/text.h"
 #include "cli/text/command.h"
 #include "cli/text/pages.h"
 #include "config/config.h"

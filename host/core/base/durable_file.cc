@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "base/process.h"
 #include "base/sha256.h"
 
 // On x86 the library selects the widest vectors that the processor has; this header redirects the
@@ -104,9 +104,7 @@ int WriteBehind::finish() {
 }
 
 void WriteBehind::work() {
-  sigset_t all;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // leave signals to the program's threads
+  block_signals();
   set_direct(true);
   std::unique_lock lock(mutex_);
   while (true) {
@@ -213,12 +211,7 @@ void DurableFile::hash(const char* data, size_t size) {
 
 void DurableFile::write_now(const char* data, size_t size) {
   hash(data, size);
-  for (size_t done = 0; done < size;) {
-    const ssize_t count = ::write(file_.get(), data + done, size - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("write", errno);
-    done += static_cast<size_t>(count);
-  }
+  if (!write_fully(file_.get(), {data, size})) fail("write", errno);
 }
 
 void DurableFile::write_behind(const char* data, size_t size) {

@@ -89,15 +89,9 @@ int Error::exit_code() const {
       return 4;
     case ErrorCode::kPreempted:
       return 75;
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kUnsupported:
-    case ErrorCode::kAborted:
-    case ErrorCode::kIo:
-    case ErrorCode::kInternal:
-    case ErrorCode::kOutOfMemory:
+    default:
       return 1;
   }
-  return 1;
 }
 
 namespace {

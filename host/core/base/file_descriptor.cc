@@ -3,16 +3,24 @@
 #include <coupler/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 
 #include "base/error.h"
-#include "base/log.h"
 
 namespace coupler {
+
+bool write_fully(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
 
 std::string read_private_file(const std::string& name, const std::string& path, size_t most,
                               const std::string& absent) {
@@ -45,41 +53,6 @@ std::string read_private_file(const std::string& name, const std::string& path, 
   }
   text.resize(static_cast<size_t>(size));
   return text;
-}
-
-namespace {
-
-// For everything else the process opens: pipes and pidfds of its children, libraries, logs.
-constexpr rlim_t kReserve = 64;
-
-}  // namespace
-
-size_t descriptors_for_unauthenticated(size_t members, size_t unauthenticated) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return unauthenticated;
-  }
-  // A launcher holds up to three descriptors for each process it has started.
-  const rlim_t for_members = kReserve + 4 * static_cast<rlim_t>(members);
-  const rlim_t wanted = for_members + unauthenticated;
-  // Small jobs keep the limit: programs that use select() need low descriptor numbers.
-  if (for_members > limit.rlim_cur / 2 && wanted > limit.rlim_cur &&
-      limit.rlim_cur < limit.rlim_max) {
-    rlimit raised = limit;
-    raised.rlim_cur = std::min(wanted, limit.rlim_max);
-    if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) {
-      limit = raised;
-    }
-  }
-  if (for_members > limit.rlim_cur) {
-    log(LogLevel::kWarning, "store",
-        fmt::format(
-            "{} processes may need {} open files, but only {} are allowed: raise `ulimit -Hn`",
-            members, for_members, limit.rlim_cur));
-  }
-  // At most a quarter: the rest belongs to the job, whatever unauthenticated connections do.
-  const size_t quarter = std::max<size_t>(8, static_cast<size_t>(limit.rlim_cur / 4));
-  return std::min(unauthenticated + members, quarter);
 }
 
 }  // namespace coupler

@@ -1,10 +1,12 @@
-// UniqueFd: owns one file descriptor. As thread-safe as an int.
+// UniqueFd: owns one file descriptor. As thread-safe as an int. Plain functions that write to one
+// and read a private file. [any-thread]
 #pragma once
 
 #include <unistd.h>
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace coupler {
@@ -36,21 +38,13 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Reading files that hold a secret. Plain functions, [any-thread].
+// Writes all of the text to a blocking descriptor; false, and errno, if that fails.
+bool write_fully(int fd, std::string_view text);
 
 // Reads at most `most` bytes of a regular file that this user (or root) owns and no one else may
-// read. Throws Error(kConfig) "<name> <path> …" saying what is wrong; absent: the hint if the file
-// cannot be opened or read.
+// read: one that holds a secret. Throws Error(kConfig) "<name> <path> …" saying what is wrong;
+// absent: the hint if the file cannot be opened or read.
 std::string read_private_file(const std::string& name, const std::string& path, size_t most,
                               const std::string& absent);
-
-// How many file descriptors unauthenticated connections may use. Plain function; may raise the
-// process's soft limit, so call it before threads that depend on that limit start.
-
-// How many descriptors connections that have not authenticated may use together: at
-// most a quarter of the soft limit of open files, so that members and the process itself keep the
-// rest. If members may need more than half of the soft limit, raises it as far as the hard limit
-// allows (ranks inherit it), and logs a warning if that is not enough.
-size_t descriptors_for_unauthenticated(size_t members, size_t unauthenticated);
 
 }  // namespace coupler

@@ -9,6 +9,7 @@
 
 #include "base/process.h"
 #include "base/status_line.h"
+#include "base/text.h"
 
 namespace coupler {
 namespace {
@@ -66,32 +67,17 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-void set_component(LogFilter& filter, std::string_view component, LogLevel level) {
-  for (auto& entry : filter.components) {
-    if (entry.first == component) {
-      entry.second = level;
-      return;
-    }
-  }
-  filter.components.emplace_back(component, level);
-}
-
 }  // namespace
 
 bool LogFilter::allows(LogLevel level, std::string_view component) const {
-  if (level < lowest) return false;
-  for (const auto& [name, limit] : components) {
-    if (name == component) return level >= limit;
-  }
-  return level >= all;
+  const auto found = components.find(component);
+  return level >= (found == components.end() ? all : found->second);
 }
 
 LogFilter parse_log_filter(std::string_view text, std::string& complaint) {
   LogFilter filter;
-  while (!text.empty()) {
-    const size_t comma = text.find(',');
-    const std::string_view entry = trim(text.substr(0, comma));
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  for (const std::string& part : split(text, ',')) {
+    const std::string_view entry = trim(part);
     if (entry.empty()) continue;
     const size_t equals = entry.find('=');
     const bool for_component = equals != std::string_view::npos;
@@ -105,14 +91,10 @@ LogFilter parse_log_filter(std::string_view text, std::string& complaint) {
           "; valid levels: trace, debug, info, warning, error"
           " (COUPLER_LOG=debug, or COUPLER_LOG=comm=trace,plugin=debug)\n";
     } else if (for_component) {
-      set_component(filter, component, *level);
+      filter.components.insert_or_assign(std::string(component), *level);
     } else {
       filter.all = *level;
     }
-  }
-  filter.lowest = filter.all;
-  for (const auto& entry : filter.components) {
-    filter.lowest = std::min(filter.lowest, entry.second);
   }
   return filter;
 }

@@ -8,14 +8,14 @@
 
 #include <coupler/logging.h>
 
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace coupler {
 
-// Cheap (a relaxed load and a short scan): guard the formatting of messages with it.
+// Cheap (a look into a small map, usually empty): guard the formatting of messages with it.
 bool log_enabled(LogLevel level, std::string_view component);
 void log(LogLevel level, std::string_view component, std::string_view message);
 void set_log_rank(int rank);
@@ -25,8 +25,7 @@ int log_rank_of_process();
 // LogFilter: the parsed value of COUPLER_LOG. Plain data, immutable once parsed.
 struct LogFilter {
   LogLevel all = LogLevel::kWarning;
-  std::vector<std::pair<std::string, LogLevel>> components;
-  LogLevel lowest = LogLevel::kWarning;  // of all the above: nothing below it is ever logged
+  std::map<std::string, LogLevel, std::less<>> components;
 
   bool allows(LogLevel level, std::string_view component) const;
 };

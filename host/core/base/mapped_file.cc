@@ -26,16 +26,6 @@
 namespace coupler {
 namespace {
 
-struct Descriptor {
-  explicit Descriptor(int value) : fd(value) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-  const int fd;
-};
-
 [[noreturn]] void fail_open(const std::string& path, const char* action, int error) {
   throw Error(ErrorCode::kIo,
               fmt::format("cannot {} {}: {}", action, path.empty() ? "''" : path,
@@ -47,10 +37,10 @@ struct Descriptor {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe without a writer must not block; it is rejected below.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.fd < 0) fail_open(path, "open", errno);
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) fail_open(path, "open", errno);
   struct stat status {};
-  if (::fstat(file.fd, &status) != 0) fail_open(path, "examine", errno);
+  if (::fstat(file.get(), &status) != 0) fail_open(path, "examine", errno);
   if (!S_ISREG(status.st_mode))
     throw Error(ErrorCode::kIo, fmt::format("{} is not a regular file", path),
                 {.subject = path, .hint = {}});
@@ -60,7 +50,8 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   if (size > 0) {
     // Writable but private, so that an accidental write does not crash; without reservation, since
     // a file may be larger than memory.
-    data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
+    data =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
     if (data == MAP_FAILED) fail_open(path, "map", errno);
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<uint8_t*>(data), size));

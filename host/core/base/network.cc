@@ -1,7 +1,6 @@
 #include "base/network.h"
 
 #include <arpa/inet.h>
-#include <coupler/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace coupler {
@@ -31,8 +31,6 @@ int preference(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&v6) ? 2 : 1;
 }
 
-std::unique_ptr<addrinfo, void (*)(addrinfo*)> no_addresses() { return {nullptr, ::freeaddrinfo}; }
-
 // Blocks for as long as the system's resolver takes; with AI_NUMERICHOST it takes no time.
 HostAddresses ask_resolver(const std::string& host, const std::string& port, int flags) {
   addrinfo hints{};
@@ -40,13 +38,13 @@ HostAddresses ask_resolver(const std::string& host, const std::string& port, int
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int status = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
-  if (status != 0) return {no_addresses(), ::gai_strerror(status)};
-  return {{found, ::freeaddrinfo}, ""};
+  if (status != 0) return {nullptr, ::gai_strerror(status)};
+  return {std::unique_ptr<addrinfo, HostAddresses::Free>(found), ""};
 }
 
 // An address in the form that network_addresses() uses; "" if the string is not one.
 std::string normal_form(const std::string& text) {
-  const HostAddresses address = ask_resolver(text, "0", AI_NUMERICHOST);
+  const HostAddresses address = numeric_host(text, 0);
   return address.list ? numeric_address(address.list->ai_addr) : "";
 }
 
@@ -119,17 +117,15 @@ std::string bind_address(const std::string& interface_or_address, const std::str
     names.push_back(entry.interface_name);
   }
   const auto nearest = nearest_name(interface_or_address, names);
-  throw Error(
-      ErrorCode::kConfig,
-      fmt::format("this machine has no network interface '{}' that is up, and no such "
-                  "address ({}){}",
-                  interface_or_address, source,
-                  nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
-      {.subject = interface_or_address,
-       .hint = names.empty() ? "no interface is up: see `ip address`"
-                             : fmt::format("set backend.interface (--interface of coupler launch) "
-                                           "to one of these: {}",
-                                           list_network_addresses())});
+  fail_config(fmt::format("this machine has no network interface '{}' that is up, and no such "
+                          "address ({}){}",
+                          interface_or_address, source,
+                          nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
+              interface_or_address,
+              names.empty() ? "no interface is up: see `ip address`"
+                            : fmt::format("set backend.interface (--interface of coupler launch) "
+                                          "to one of these: {}",
+                                          list_network_addresses()));
 }
 
 bool is_wildcard(const std::string& address) {
@@ -151,6 +147,10 @@ std::string address_text(const std::string& host, int port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
+HostAddresses numeric_host(const std::string& address, int port) {
+  return ask_resolver(address, std::to_string(port), AI_NUMERICHOST);
+}
+
 HostAddresses look_up_host(const std::string& host, int port, Deadline deadline,
                            bool wait_for_pod) {
   constexpr auto kPause = std::chrono::milliseconds(500);
@@ -158,7 +158,7 @@ HostAddresses look_up_host(const std::string& host, int port, Deadline deadline,
   HostLookup lookup(host, std::to_string(port));
   while (true) {
     auto found = lookup.addresses(deadline);
-    if (!found) return {no_addresses(), "the system's resolver did not answer in time"};
+    if (!found) return {nullptr, "the system's resolver did not answer in time"};
     const bool late = std::chrono::steady_clock::now() + kPause >= deadline;
     if (found->list || !may_appear || late) return std::move(*found);
     std::this_thread::sleep_for(kPause);

@@ -48,9 +48,15 @@ std::string address_text(const std::string& host, int port);
 
 // A host's addresses for TCP, with the port; a null list: none known.
 struct HostAddresses {
-  std::unique_ptr<addrinfo, void (*)(addrinfo*)> list;
+  struct Free {
+    void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+  };
+  std::unique_ptr<addrinfo, Free> list;
   std::string failure;  // why the list is null
 };
+
+// The address that a string is; null if it is not numeric. Takes no time.
+HostAddresses numeric_host(const std::string& address, int port);
 
 // The addresses of a name or a numeric address; null if there is no answer by the deadline. In a
 // Kubernetes pod, an unknown name is looked up again until the deadline unless wait_for_pod is

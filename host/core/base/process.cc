@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -67,6 +68,12 @@ uint64_t resident_bytes() {
     if (word == "VmRSS:" && status >> kibibytes) return kibibytes * 1024;
   }
   return 0;
+}
+
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
 std::string environment_value(const char* name) {

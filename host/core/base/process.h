@@ -35,14 +35,13 @@ char state_of(const ProcessIdentity& process);
 // namespace.
 std::string machine_identity();
 
-// This process's resident memory, from /proc. [any-thread]
-
-// In bytes; 0 if /proc does not report it.
+// This process's resident memory in bytes; 0 if /proc does not report it.
 uint64_t resident_bytes();
 
-// The process's environment variables. Plain function, [any-thread] while no thread sets any.
+// Blocks every signal in the calling thread: the program's own threads handle them.
+void block_signals();
 
-// The variable's value; "" if it is not set.
+// An environment variable's value; "" if it is not set. [any-thread] while no thread sets any.
 std::string environment_value(const char* name);
 
 }  // namespace coupler

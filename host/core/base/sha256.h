@@ -1,28 +1,24 @@
-// Compares a file with the pin of backend.sha256. [any-thread]
+// SHA-256, and the job's secret with what is computed from it. Plain functions, [any-thread]; a
+// Digest belongs to one thread at a time.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
+
 namespace coupler {
-
-// Throws Error(kPlugin) with both hashes if they differ, Error(kConfig) if wanted is not 64
-// hexadecimal digits. fd is open for reading; path is for the message.
-void check_sha256(const std::string& path, int fd, const std::string& wanted);
-
-// The job's secret and what is computed from it. Plain functions, [any-thread].
 
 // 32 bytes: a secret that only the processes of one job know, a nonce, a session key, or a MAC.
 using Bytes32 = std::array<uint8_t, 32>;
 
 Bytes32 random_bytes32();  // from the kernel
 
-Bytes32 hmac_sha256(const Bytes32& key, std::span<const uint8_t> data);
+Bytes32 hmac_sha256(const Bytes32& key, std::string_view data);
 
 // A key for one purpose, which reveals nothing about the secret or other keys: HKDF-SHA256.
 Bytes32 derive_key(const Bytes32& secret, std::string_view purpose);
@@ -44,9 +40,9 @@ class Digest {
 
  private:
   struct Free {
-    void operator()(void* context) const;
+    void operator()(evp_md_ctx_st* context) const;
   };
-  std::unique_ptr<void, Free> context_;  // OpenSSL's EVP_MD_CTX
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
 // Lower-case hexadecimal, for the job file; from_hex is false if text is not 64 such digits.

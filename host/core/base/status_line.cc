@@ -1,19 +1,19 @@
 #include "base/status_line.h"
 
 #include <coupler/processes.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <iostream>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_descriptor.h"
 
 namespace coupler {
 namespace {
 
-constexpr std::string_view kBegin = "\r";
 constexpr std::string_view kWipe = "\r\x1b[K";
 constexpr std::string_view kWipeRest = "\x1b[K";
 
@@ -30,27 +30,14 @@ StatusLine& status() {
 
 // A single write if the system allows it, so that lines of threads and ranks that share a pipe do
 // not mix; a pipe may still take it in parts.
-void write_to_terminal(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
-std::string joined(std::string_view a, std::string_view b, std::string_view c) {
-  std::string result;
-  result.reserve(a.size() + b.size() + c.size());
-  return result.append(a).append(b).append(c);
-}
+void write_to_terminal(std::string_view text) { write_fully(STDERR_FILENO, text); }
 
 }  // namespace
 
 void show_status_line(std::string text) {
   StatusLine& line = status();
   const std::lock_guard lock(line.mutex);
-  write_to_terminal(joined(kBegin, text, kWipeRest));
+  write_to_terminal(fmt::format("\r{}{}", text, kWipeRest));
   line.text = std::move(text);
   set_error_line_open(!line.text.empty());
 }
@@ -67,7 +54,7 @@ void hide_status_line() {
 void leave_status_line(std::string_view text) {
   StatusLine& line = status();
   const std::lock_guard lock(line.mutex);
-  write_to_terminal(joined(kBegin, text, "\x1b[K\n"));
+  write_to_terminal(fmt::format("\r{}{}\n", text, kWipeRest));
   line.text.clear();
   set_error_line_open(false);
 }
@@ -78,7 +65,7 @@ void write_error_lines(std::string_view lines) {
   if (line.text.empty()) {
     write_to_terminal(lines);
   } else {
-    write_to_terminal(joined(kWipe, lines, line.text));
+    write_to_terminal(fmt::format("{}{}{}", kWipe, lines, line.text));
   }
 }
 

@@ -20,6 +20,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/file_descriptor.h"
+
 namespace coupler {
 namespace {
 
@@ -44,35 +46,18 @@ bool has_other_threads() {
   return count > 1;
 }
 
-void write_fully(int fd, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = write(fd, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the parent has given up and reports that itself
-    done += static_cast<size_t>(written);
-  }
-}
-
 // The read end of one of a child's two pipes, and what has arrived so far.
 struct Stream {
-  int fd = -1;
+  UniqueFd fd;
   std::string text;
 
-  ~Stream() { finish(); }
-  Stream() = default;
-  Stream(Stream&& other) noexcept : fd(std::exchange(other.fd, -1)), text(std::move(other.text)) {}
-  Stream& operator=(Stream&&) = delete;
-  void finish() {
-    if (fd >= 0) close(fd);
-    fd = -1;
-  }
   void take() {
     std::array<char, 4096> buffer;
-    const ssize_t got = read(fd, buffer.data(), buffer.size());
+    const ssize_t got = read(fd.get(), buffer.data(), buffer.size());
     if (got > 0) {
       text.append(buffer.data(), static_cast<size_t>(got));
     } else if (got == 0 || errno != EINTR) {
-      finish();
+      fd.reset();
     }
   }
 };
@@ -82,16 +67,18 @@ struct Child {
   Stream answer, errors;
 };
 
+bool open_pipe(UniqueFd& from, UniqueFd& to) {
+  std::array<int, 2> ends = {-1, -1};
+  const bool opened = pipe2(ends.data(), O_CLOEXEC) == 0;
+  from.reset(ends[0]);
+  to.reset(ends[1]);
+  return opened;
+}
+
 Child start(const ChildWork& work, std::chrono::seconds deadline, Leave leave) {
   Child child;
-  std::array<int, 2> answer = {-1, -1}, errors = {-1, -1};
-  if (pipe2(answer.data(), O_CLOEXEC) != 0) return child;
-  child.answer.fd = answer[0];
-  if (pipe2(errors.data(), O_CLOEXEC) != 0) {
-    close(answer[1]);
-    return child;
-  }
-  child.errors.fd = errors[0];
+  UniqueFd answer, errors;  // the child's ends
+  if (!open_pipe(child.answer.fd, answer) || !open_pipe(child.errors.fd, errors)) return child;
   std::fflush(nullptr);  // or the child would write what is buffered a second time
   const pid_t parent = getpid();
   child.pid = fork();
@@ -99,14 +86,13 @@ Child start(const ChildWork& work, std::chrono::seconds deadline, Leave leave) {
     // The parent kills this at the deadline; if the parent dies first, the alarm ends the child.
     alarm(2 * static_cast<unsigned>(deadline.count()));
     if (getppid() != parent) _exit(1);
-    dup2(errors[1], STDERR_FILENO);
-    write_fully(answer[1], work() + kWhole);
-    close(answer[1]);
+    dup2(errors.get(), STDERR_FILENO);
+    // If that fails, the parent has given up and reports it itself.
+    write_fully(answer.get(), work() + kWhole);
+    answer.reset();
     if (leave == Leave::kByExit) std::exit(0);
     _exit(0);
   }
-  close(answer[1]);
-  close(errors[1]);
   return child;
 }
 
@@ -117,10 +103,10 @@ void read_answers(std::vector<Child>& children, Clock::time_point deadline) {
     std::vector<Stream*> streams;
     bool answer_missing = false;
     for (Child& child : children) {
-      answer_missing = answer_missing || child.answer.fd >= 0;
+      answer_missing = answer_missing || child.answer.fd;
       for (Stream* stream : {&child.answer, &child.errors}) {
-        if (stream->fd < 0) continue;
-        waiting.push_back({stream->fd, POLLIN, 0});
+        if (!stream->fd) continue;
+        waiting.push_back({stream->fd.get(), POLLIN, 0});
         streams.push_back(stream);
       }
     }
@@ -155,7 +141,7 @@ bool reap(pid_t pid, int& status) {
 }
 
 ChildResult finish(Child& child) {
-  const bool in_time = child.answer.fd < 0;
+  const bool in_time = !child.answer.fd;
   if (!in_time) kill(child.pid, SIGKILL);
   int status = 0;
   bool reaped = reap(child.pid, status);
@@ -195,7 +181,7 @@ std::vector<ChildResult> run_in_children(const std::vector<ChildWork>& works,
     std::vector<Child> children;
     for (size_t i = first; i < last; ++i) {
       children.push_back(in_place ? Child() : start(works[i], deadline, leave));
-      if (children.back().pid < 0) children.back().answer.finish();
+      if (children.back().pid < 0) children.back().answer.fd.reset();
     }
     read_answers(children, Clock::now() + deadline);
     for (size_t i = first; i < last; ++i) {

@@ -3,36 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 namespace coupler {
-namespace {
-
-// The length of the sequence that begins with `first`, and the range of its second byte; 0 if no
-// sequence begins with it.
-struct Sequence {
-  size_t length;
-  uint8_t low = 0x80;
-  uint8_t high = 0xbf;
-};
-
-Sequence sequence_of(uint8_t first) {
-  if (first < 0x80) return {1};
-  if (first < 0xc2) return {0};
-  if (first < 0xe0) return {2};
-  if (first == 0xe0) return {3, 0xa0, 0xbf};
-  if (first == 0xed) return {3, 0x80, 0x9f};
-  if (first < 0xf0) return {3};
-  if (first == 0xf0) return {4, 0x90, 0xbf};
-  if (first < 0xf4) return {4};
-  if (first == 0xf4) return {4, 0x80, 0x8f};
-  return {0};
-}
-
-}  // namespace
 
 std::string for_message(std::string_view text) {
   constexpr size_t kMost = 120;
@@ -51,16 +28,34 @@ std::string for_message(std::string_view text) {
 }
 
 bool valid_utf8(std::string_view bytes) {
+  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};  // by length
   for (size_t at = 0; at < bytes.size();) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(bytes[at + i]); };
-    const Sequence sequence = sequence_of(byte(0));
-    if (sequence.length == 0 || sequence.length > bytes.size() - at) return false;
-    if (sequence.length > 1 && (byte(1) < sequence.low || byte(1) > sequence.high)) return false;
-    for (size_t i = 2; i < sequence.length; ++i)
+    const auto ones = static_cast<size_t>(std::countl_one(byte(0)));
+    const size_t length = ones == 0 ? 1 : ones;
+    if (ones == 1 || ones > 4 || length > bytes.size() - at) return false;
+    uint32_t code = byte(0) & (0xffu >> ones);
+    for (size_t i = 1; i < length; ++i) {
       if ((byte(i) & 0xc0) != 0x80) return false;
-    at += sequence.length;
+      code = code << 6 | (byte(i) & 0x3fu);
+    }
+    const bool surrogate = code >= 0xd800 && code <= 0xdfff;
+    if (code < kLeast[length] || code > 0x10ffff || surrogate) return false;
+    at += length;
   }
   return true;
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
 }
 
 std::optional<std::string> json_string(std::string_view text) {
@@ -87,23 +82,20 @@ std::string_view last_part(std::string_view name) {
 }  // namespace
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> before(b.size() + 1);
-  std::vector<size_t> above(b.size() + 1);
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) above[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, replaced});
+  // Of the first i characters of a and the first j of b.
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      cost[i][j] = i + j;
+      if (i == 0 || j == 0) continue;
+      const size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        row[j] = std::min(row[j], before[j - 2] + 1);
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
       }
     }
-    std::swap(before, above);
-    std::swap(above, row);
   }
-  return above[b.size()];
+  return cost.back().back();
 }
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {

@@ -16,15 +16,15 @@ std::string for_message(std::string_view text);
 // Whether the bytes are UTF-8 according to RFC 3629: no surrogates, no overlong forms.
 bool valid_utf8(std::string_view bytes);
 
-// Strings for JSON files. Pure functions, any thread.
+// The parts of a text such as "a,b": always one more than there are separators.
+std::vector<std::string> split(std::string_view text, char separator);
 
 // The text as a quoted JSON string that escapes only what it must. Nothing if it is not valid
 // UTF-8.
 std::optional<std::string> json_string(std::string_view text);
 
-// "Did you mean …?": the known name nearest to a mistyped one. Pure functions.
-
-// Insertions, deletions, replacements and swaps of neighbors (restricted Damerau-Levenshtein).
+// For "did you mean …?": insertions, deletions, replacements and swaps of neighbors (restricted
+// Damerau-Levenshtein).
 size_t edit_distance(std::string_view a, std::string_view b);
 
 // The candidate nearest to name, "" if none is near. The last part of a dotted name, or its start,

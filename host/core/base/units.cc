@@ -31,16 +31,6 @@ constexpr std::array<ByteUnit, 10> kByteUnits = {{{"", 1},
                                                   {"TiB", uint64_t{1} << 40}}};
 constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// Removes and returns the leading digits.
-std::string_view take_digits(std::string_view& text) {
-  const auto* end = std::find_if_not(text.begin(), text.end(), is_digit);
-  const std::string_view digits = text.substr(0, static_cast<size_t>(end - text.begin()));
-  text.remove_prefix(digits.size());
-  return digits;
-}
-
 }  // namespace
 
 uint64_t parse_byte_size(std::string_view text, const std::string& what) {
@@ -51,14 +41,16 @@ uint64_t parse_byte_size(std::string_view text, const std::string& what) {
                  .hint = "give a number of bytes, or a number with one of B, KB, MB, GB, TB, KiB, "
                          "MiB, GiB and TiB, such as 10GB"});
   };
-  std::string_view rest = text;
-  const std::string_view whole = take_digits(rest);
-  if (whole.empty())
-    refuse(rest.starts_with('-') ? "it is negative" : "it does not begin with a digit");
+  uint64_t count = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (status == std::errc::invalid_argument)
+    refuse(text.starts_with('-') ? "it is negative" : "it does not begin with a digit");
+  std::string_view rest = text.substr(static_cast<size_t>(end - text.data()));
   std::string_view fraction;
   if (rest.starts_with('.')) {
     rest.remove_prefix(1);
-    fraction = take_digits(rest);
+    fraction = rest.substr(0, rest.find_first_not_of("0123456789"));
+    rest.remove_prefix(fraction.size());
     if (fraction.empty()) refuse("no digit follows the decimal point");
   }
   if (rest.size() > 1 && rest.front() == ' ') rest.remove_prefix(1);
@@ -69,18 +61,13 @@ uint64_t parse_byte_size(std::string_view text, const std::string& what) {
                        for_message(rest)));
   if (!fraction.empty() && unit->bytes == 1) refuse("bytes cannot be fractional");
 
-  uint64_t count = 0;
-  for (const char digit : whole) {
-    const auto value = static_cast<uint64_t>(digit - '0');
-    if (count > (kMax - value) / 10) refuse("it exceeds 2^63 - 1 bytes");
-    count = count * 10 + value;
-  }
   // From the last digit to the first, so that it is exact for any number of digits.
   uint64_t part = 0;
   std::for_each(fraction.rbegin(), fraction.rend(), [&](char digit) {
     part = (static_cast<uint64_t>(digit - '0') * unit->bytes + part) / 10;
   });
-  if (count > (kMax - part) / unit->bytes) refuse("it exceeds 2^63 - 1 bytes");
+  if (status == std::errc::result_out_of_range || count > (kMax - part) / unit->bytes)
+    refuse("it exceeds 2^63 - 1 bytes");
   const uint64_t bytes = count * unit->bytes + part;
   if (bytes == 0) refuse("it is less than a byte");
   return bytes;
@@ -131,8 +118,8 @@ std::optional<std::chrono::nanoseconds> duration_of_seconds(double seconds) {
 
 std::string format_duration(std::chrono::nanoseconds duration) {
   const auto count = duration.count();
-  constexpr std::array<std::pair<int64_t, const char*>, 4> kSteps = {
-      {{1'000'000'000, "s"}, {1'000'000, "ms"}, {1'000, "us"}, {1, "ns"}}};
+  constexpr std::array<std::pair<int64_t, const char*>, 3> kSteps = {
+      {{1'000'000'000, "s"}, {1'000'000, "ms"}, {1'000, "us"}}};
   for (const auto& [size, unit] : kSteps) {
     if (count % size == 0) return std::to_string(count / size) + unit;
   }

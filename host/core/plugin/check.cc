@@ -12,16 +12,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
+#include "base/error.h"
+#include "base/file_descriptor.h"
 #include "base/sha256.h"
 #include "plugin/plugin.h"
 
@@ -166,20 +168,6 @@ ElfReport inspect_elf(int fd, uint64_t size, const char* entry_symbol) {
   return report;
 }
 
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // Whether the group of a file is its owner's own: the same name, and no other members. Systems that
 // create such a group for every user make files writable by it.
 bool is_private_group(gid_t group, uid_t owner) {
@@ -246,19 +234,52 @@ void check_folders(const std::string& path, const std::string& real) {
   }
 }
 
+Bytes32 hash_of(const std::string& path, int fd) {
+  Digest digest;
+  std::vector<char> buffer(size_t{256} * 1024);
+  for (off_t offset = 0;;) {
+    const ssize_t got = pread(fd, buffer.data(), buffer.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse_plugin(path, fmt::format("cannot be read: {}", std::strerror(errno)), "");
+    if (got == 0) return digest.finish();
+    digest.update({buffer.data(), static_cast<size_t>(got)});
+    offset += got;
+  }
+}
+
+// Compares the open file with the pin of backend.sha256.
+void check_sha256(const std::string& path, int fd, const std::string& wanted) {
+  std::string pin = wanted;
+  std::transform(pin.begin(), pin.end(), pin.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  Bytes32 expected{};
+  if (!from_hex(pin, expected)) {
+    fail_config(fmt::format("backend.sha256 = \"{}\" is not a SHA-256: 64 hexadecimal digits are "
+                            "expected",
+                            wanted),
+                "backend.sha256", fmt::format("print it with: sha256sum {}", path));
+  }
+  const Bytes32 found = hash_of(path, fd);
+  if (found == expected) return;
+  refuse_plugin(path,
+                fmt::format("is not the file that backend.sha256 pins: its SHA-256 is {}, expected "
+                            "{}",
+                            to_hex(found), pin),
+                "restore the file, or update backend.sha256 if the change was intended");
+}
+
 }  // namespace
 
 std::string check_plugin_file(const std::string& path, const std::string& sha256) {
-  const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(path.c_str(), nullptr),
-                                                             &std::free);
-  if (!resolved) {
-    refuse_plugin(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
+  std::error_code failed;
+  const std::string real = std::filesystem::canonical(path, failed).string();
+  if (failed) {
+    refuse_plugin(path, fmt::format("cannot be opened: {}", failed.message()),
                   "check backend.use; a string with a slash is the path of a plugin's file");
   }
-  std::string real = resolved.get();
-  const File file(open(real.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const UniqueFd file(open(real.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status = {};
-  if (file.fd() < 0 || fstat(file.fd(), &status) != 0) {
+  if (!file || fstat(file.get(), &status) != 0) {
     refuse_plugin(path, fmt::format("cannot be opened: {}", std::strerror(errno)),
                   "make the file readable to this user");
   }
@@ -269,14 +290,14 @@ std::string check_plugin_file(const std::string& path, const std::string& sha256
   check_owner(path, "the file", status, real);
   check_folders(path, real);
   const ElfReport elf =
-      inspect_elf(file.fd(), static_cast<uint64_t>(status.st_size), DB_ENTRY_SYMBOL);
+      inspect_elf(file.get(), static_cast<uint64_t>(status.st_size), DB_ENTRY_SYMBOL);
   if (!elf.problem.empty()) refuse_plugin(path, elf.problem, elf.hint);
   if (!elf.has_entry) {
     refuse_plugin(path,
                   "is a shared library but not a backend: it does not export " DB_ENTRY_SYMBOL,
                   "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
   }
-  if (!sha256.empty()) check_sha256(path, file.fd(), sha256);
+  if (!sha256.empty()) check_sha256(path, file.get(), sha256);
   return real;
 }
 

@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "config/validate.h"
 #include "plugin/plugin.h"
 #include "plugin/probe.h"
@@ -46,23 +48,15 @@ void add(std::vector<SearchFolder>& folders, const fs::path& path, const std::st
   if (!known) folders.push_back({text, origin});
 }
 
-void add_list(std::vector<SearchFolder>& folders, std::string_view list, const char* origin) {
-  while (!list.empty()) {
-    const std::string_view part = list.substr(0, list.find(':'));
-    if (!part.empty()) add(folders, part, origin);
-    list.remove_prefix(std::min(list.size(), part.size() + 1));
-  }
-}
-
 // A plugin's second library (libcoupler_NAME_impl.so, next to it) is not a plugin.
 constexpr std::string_view kCompanion = "_impl";
 
+// "" if the file is not a plugin.
 std::string name_of(const fs::path& file) {
-  const std::string text = file.filename().string();
-  const bool fits = text.size() > kPrefix.size() + kSuffix.size() && text.starts_with(kPrefix) &&
-                    text.ends_with(kSuffix);
-  if (fits && text.ends_with(fmt::format("{}{}", kCompanion, kSuffix))) return "";
-  return fits ? text.substr(kPrefix.size(), text.size() - kPrefix.size() - kSuffix.size()) : "";
+  const std::string stem = file.stem().string();
+  const bool fits =
+      file.extension() == kSuffix && stem.starts_with(kPrefix) && !stem.ends_with(kCompanion);
+  return fits ? stem.substr(kPrefix.size()) : "";
 }
 
 std::string not_found(const std::string& name, const config::BackendConfig& backend) {
@@ -86,7 +80,9 @@ std::vector<SearchFolder> search_folders(const config::BackendConfig& backend) {
   for (const std::string& path : backend.plugin_path) add(folders, path, "backend.plugin_path");
   // secure_getenv: a privileged program must not load what its caller's environment names.
   if (const char* list = secure_getenv("COUPLER_PLUGIN_PATH")) {
-    add_list(folders, list, "COUPLER_PLUGIN_PATH");
+    for (const std::string& path : split(list, ':')) {
+      if (!path.empty()) add(folders, path, "COUPLER_PLUGIN_PATH");
+    }
   }
   const fs::path own = own_folder();
   if (!own.empty()) {
@@ -155,13 +151,10 @@ namespace {
 // Whether the shell would find the program.
 bool on_path(std::string_view program) {
   const char* text = std::getenv("PATH");
-  std::string_view path = text != nullptr ? text : "/usr/bin:/bin";
-  while (!path.empty()) {
-    const std::string_view folder = path.substr(0, path.find(':'));
-    if (access(fmt::format("{}/{}", folder, program).c_str(), X_OK) == 0) return true;
-    path.remove_prefix(std::min(path.size(), folder.size() + 1));
-  }
-  return false;
+  const std::vector<std::string> folders = split(text != nullptr ? text : "/usr/bin:/bin", ':');
+  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
+    return access(fmt::format("{}/{}", folder, program).c_str(), X_OK) == 0;
+  });
 }
 
 // "" if "auto" may take this transport, else why not.
@@ -262,12 +255,11 @@ TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch
       report = usable(choice.transport, below);
     }
     if (report.can(DB_CAP_NEEDS_BASE)) {
-      throw Error(ErrorCode::kConfig,
-                  fmt::format("backend.{}.base = \"{}\" needs a base itself; a base must be a "
+      fail_config(fmt::format("backend.{}.base = \"{}\" needs a base itself; a base must be a "
                               "transport",
                               wrapper, choice.transport),
-                  {-1, fmt::format("backend.{}.base", wrapper),
-                   "name a transport; `coupler plugins` lists the backends and which need a base"});
+                  fmt::format("backend.{}.base", wrapper),
+                  "name a transport; `coupler plugins` lists the backends and which need a base");
     }
   }
   choice.needs_mpi_launch = report.can(DB_CAP_NEEDS_MPI_LAUNCH);

@@ -40,15 +40,13 @@ bool read_host(const std::string& path, ProcessIdentity& host) {
 }
 
 std::string job_path(const std::string& job_id) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(job_id.data());
-  const auto name = to_hex(hmac_sha256(Bytes32{}, {bytes, job_id.size()})).substr(0, 24);
-  return private_runtime_folder() + "/job-" + name;
+  return private_runtime_folder() + "/job-" + to_hex(hmac_sha256({}, job_id)).substr(0, 24);
 }
 
 void write_private_file(const std::string& path, const std::string& text) {
   const UniqueFd fd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+  if (!fd || !write_fully(fd.get(), text)) {
     throw Error(ErrorCode::kIo,
                 fmt::format("cannot write the job file {}: {}", path, errno_message()),
                 {.subject = path, .hint = "check the folder's space and owner"});
@@ -74,10 +72,9 @@ void publish(const std::string& path, const std::string& text) {
   if (failure == EEXIST) {
     ProcessIdentity host;
     read_host(path, host);
-    throw Error(
-        ErrorCode::kConfig,
+    fail_config(
         fmt::format("process {} already hosts the store of a job with the same address", host.pid),
-        {.subject = path, .hint = "start this job with another MASTER_PORT, or end the other one"});
+        path, "start this job with another MASTER_PORT, or end the other one");
   }
   if (failure != 0) {
     throw Error(ErrorCode::kIo,

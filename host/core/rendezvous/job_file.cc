@@ -9,11 +9,11 @@
 #include <charconv>
 #include <string>
 #include <system_error>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file_descriptor.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "rendezvous/host_store.h"
 #include "rendezvous/process_info.h"
 #include "store/client.h"
@@ -26,20 +26,10 @@ namespace {
 
 constexpr std::string_view kTitle = "coupler job 2";
 
-std::vector<std::string_view> split_lines(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-  return lines;
-}
-
 }  // namespace
 
 std::optional<JobAddress> parse_job_file(std::string_view text) {
-  const auto lines = split_lines(text);
+  const auto lines = split(text, '\n');
   if (lines.size() < 5 || lines[0] != kTitle || lines[1].empty()) {
     return std::nullopt;
   }
@@ -61,10 +51,8 @@ std::string format_job_file(const JobAddress& job) {
 
 UniqueFd make_job_memory_file(const JobAddress& job) {
   UniqueFd fd(::memfd_create("coupler-job", MFD_CLOEXEC));
-  const auto text = format_job_file(job);
   // A new memory file is readable by everyone.
-  if (!fd || ::fchmod(fd.get(), 0600) != 0 ||
-      ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+  if (!fd || ::fchmod(fd.get(), 0600) != 0 || !write_fully(fd.get(), format_job_file(job))) {
     throw Error(ErrorCode::kIo,
                 fmt::format("cannot create the job's memory file: {}", errno_message()));
   }
@@ -78,10 +66,8 @@ JobAddress read_job_file(const std::string& path) {
       "it exists while the job's launcher runs: start the program with `coupler launch`");
   const auto job = parse_job_file(text);
   if (!job) {
-    throw Error(
-        ErrorCode::kConfig,
-        fmt::format("the job file {} does not hold a job's address and secret", path),
-        {.subject = path, .hint = "start the program with `coupler launch` of the same version"});
+    fail_config(fmt::format("the job file {} does not hold a job's address and secret", path), path,
+                "start the program with `coupler launch` of the same version");
   }
   return *job;
 }
@@ -92,12 +78,12 @@ std::string open_mpi_job() {
   const auto job = environment_value("PMIX_NAMESPACE");
   const auto daemon = environment_value("OMPI_MCA_orte_hnp_uri");
   if (job.empty() && daemon.empty()) {
-    throw Error(ErrorCode::kConfig,
-                "OMPI_COMM_WORLD_RANK is set, but PMIX_NAMESPACE and OMPI_MCA_orte_hnp_uri, "
-                "which identify the job, are not",
-                {.subject = "OMPI_COMM_WORLD_RANK",
-                 .hint = "start the program with Open MPI's mpirun, or unset "
-                         "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"});
+    fail_config(
+        "OMPI_COMM_WORLD_RANK is set, but PMIX_NAMESPACE and OMPI_MCA_orte_hnp_uri, which identify "
+        "the job, are not",
+        "OMPI_COMM_WORLD_RANK",
+        "start the program with Open MPI's mpirun, or unset OMPI_COMM_WORLD_RANK and "
+        "OMPI_COMM_WORLD_SIZE");
   }
   return "openmpi " + job + " " + daemon;
 }
@@ -113,10 +99,8 @@ std::string mpich_job() {
     }
     pid = status.parent;  // 0 if there is none
   }
-  throw Error(ErrorCode::kConfig,
-              "PMI_RANK is set, but no ancestor of this process is MPICH's hydra_pmi_proxy",
-              {.subject = "PMI_RANK",
-               .hint = "start the program with MPICH's mpirun, or unset PMI_RANK and PMI_SIZE"});
+  fail_config("PMI_RANK is set, but no ancestor of this process is MPICH's hydra_pmi_proxy",
+              "PMI_RANK", "start the program with MPICH's mpirun, or unset PMI_RANK and PMI_SIZE");
 }
 
 // Identifies one start of the workers: keys from before a restart must not be visible.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace coupler::rendezvous {
 namespace {
@@ -14,6 +15,15 @@ namespace {
 bool is_set(const EnvironmentLookup& lookup, const char* variable) {
   const auto text = lookup(variable);
   return text && !text->empty();
+}
+
+// nullopt if the whole text is not a number of at least `least`.
+std::optional<int> whole_number(std::string_view text, int least) {
+  int number = 0;
+  const auto* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  return status == std::errc() && stop == end && number >= least ? std::optional(number)
+                                                                 : std::nullopt;
 }
 
 // Whether srun started this process as a task of a step. The shell of sbatch and salloc has the
@@ -92,17 +102,15 @@ std::optional<FoundVariable> read_number(const EnvironmentLookup& lookup, const 
     return std::nullopt;
   }
   const std::string text = *lookup(variable);
-  int number = 0;
-  const auto* end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, number);
-  if (status != std::errc() || stop != end || number < least) {
+  const auto number = whole_number(text, least);
+  if (!number) {
     fail_config(
         fmt::format("the environment variable {} is '{}', which is not a whole number of at "
                     "least {}",
                     variable, text, least),
         variable, fmt::format("unset {0} or let the launcher set it", variable));
   }
-  return FoundVariable{variable, text, number};
+  return FoundVariable{variable, text, *number};
 }
 
 std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const LauncherRow& row) {
@@ -134,39 +142,22 @@ std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const L
 }
 
 std::optional<int> tasks_of_node(const std::string& tasks_per_node, int index) {
-  std::string_view rest = tasks_per_node;
-  const auto take_number = [&]() -> std::optional<int> {
-    int number = 0;
-    const auto [stop, status] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-    if (status != std::errc() || number < 1) {
+  for (const std::string& entry : split(tasks_per_node, ',')) {
+    const size_t times = entry.find("(x");
+    const auto tasks = whole_number(std::string_view(entry).substr(0, times), 1);
+    std::optional<int> nodes = 1;
+    if (times != std::string::npos) {
+      const auto repeats = std::string_view(entry).substr(times + 2);
+      nodes = repeats.ends_with(')') ? whole_number(repeats.substr(0, repeats.size() - 1), 1)
+                                     : std::nullopt;
+    }
+    if (!tasks || !nodes) {
       return std::nullopt;
     }
-    rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
-    return number;
-  };
-  while (!rest.empty()) {
-    const auto tasks = take_number();
-    if (!tasks) {
-      return std::nullopt;
-    }
-    int nodes = 1;
-    if (rest.substr(0, 2) == "(x") {
-      rest.remove_prefix(2);
-      const auto repeats = take_number();
-      if (!repeats || rest.substr(0, 1) != ")") {
-        return std::nullopt;
-      }
-      rest.remove_prefix(1);
-      nodes = *repeats;
-    }
-    if (index < nodes) {
+    if (index < *nodes) {
       return tasks;
     }
-    index -= nodes;
-    if (rest.empty() || rest.front() != ',') {
-      return std::nullopt;
-    }
-    rest.remove_prefix(1);
+    index -= *nodes;
   }
   return std::nullopt;
 }

@@ -2,11 +2,9 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -15,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/network.h"
+#include "base/process.h"
 #include "store/failure_detector.h"
 #include "store/link.h"
 
@@ -58,9 +57,7 @@ StoreClient::StoreClient(const std::string& host, int port, const Bytes32& secre
       tls_(tls ? std::make_unique<StoreTls>(secret, StoreTls::Side::kClient) : nullptr) {
   connect(secret, deadline_after(timeout), start);
   reader_ = std::thread([this] {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    block_signals();
     read_replies();
   });
 }

@@ -310,10 +310,7 @@ UniqueFd listen_in(const UniqueFd& folder, const std::string& name) {
 // "store-", a hash of the machine, and a dash; process, start time and a random number follow.
 // Processes that see each other's ids share this prefix.
 std::string name_prefix() {
-  const auto machine = machine_identity();
-  const auto* bytes = reinterpret_cast<const uint8_t*>(machine.data());
-  return fmt::format("store-{}-",
-                     to_hex(hmac_sha256(Bytes32{}, {bytes, machine.size()})).substr(0, 12));
+  return fmt::format("store-{}-", to_hex(hmac_sha256({}, machine_identity())).substr(0, 12));
 }
 
 // Names are unique, so that no other listener's file is ever removed.

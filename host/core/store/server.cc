@@ -2,25 +2,26 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <bit>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
-#include <csignal>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/network.h"
+#include "base/process.h"
 #include "store/link.h"
 #include "store/session.h"
 
@@ -48,29 +49,24 @@ struct Listener {  // on TCP
 Listener listen_on(const StoreServerOptions& options) {
   if (is_wildcard(options.host)) {
     if (!options.all_interfaces) {
-      throw Error(ErrorCode::kConfig,
-                  fmt::format("the job's store does not listen on all interfaces ({}) unless "
+      fail_config(fmt::format("the job's store does not listen on all interfaces ({}) unless "
                               "launch.all_interfaces is set",
                               options.host),
-                  {.subject = options.host,
-                   .hint = "name the interface that the job's machines share "
-                           "(backend.interface), or set launch.all_interfaces = true"});
+                  options.host,
+                  "name the interface that the job's machines share (backend.interface), or set "
+                  "launch.all_interfaces = true");
     }
     log(LogLevel::kWarning, "store",
         fmt::format("the job's store listens on all interfaces ({}): every network that reaches "
                     "this machine reaches it",
                     options.host));
   }
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const auto service = std::to_string(options.port);
-  if (::getaddrinfo(options.host.c_str(), service.c_str(), &hints, &found) != 0) {
+  const HostAddresses found = numeric_host(options.host, options.port);
+  if (!found.list) {
     fail_listen(options, "the host is not a numeric address",
                 "give an address such as 127.0.0.1 or ::1");
   }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
+  const addrinfo* const address = found.list.get();
   Listener listener;
   listener.family = address->ai_family;
   listener.fd.reset(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -99,6 +95,41 @@ Listener listen_on(const StoreServerOptions& options) {
   return listener;
 }
 
+// For everything else the process opens: pipes and pidfds of its children, libraries, logs.
+constexpr rlim_t kReserve = 64;
+
+// How many descriptors connections that have not authenticated may use together: at most a quarter
+// of the soft limit of open files, so that members and the process itself keep the rest. If members
+// may need more than half of the soft limit, raises it as far as the hard limit allows (ranks
+// inherit it; so threads that depend on it start later), and logs a warning if that is not enough.
+size_t descriptors_for_unauthenticated(size_t members, size_t unauthenticated) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return unauthenticated;
+  }
+  // A launcher holds up to three descriptors for each process it has started.
+  const rlim_t for_members = kReserve + 4 * static_cast<rlim_t>(members);
+  const rlim_t wanted = for_members + unauthenticated;
+  // Small jobs keep the limit: programs that use select() need low descriptor numbers.
+  if (for_members > limit.rlim_cur / 2 && wanted > limit.rlim_cur &&
+      limit.rlim_cur < limit.rlim_max) {
+    rlimit raised = limit;
+    raised.rlim_cur = std::min(wanted, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) {
+      limit = raised;
+    }
+  }
+  if (for_members > limit.rlim_cur) {
+    log(LogLevel::kWarning, "store",
+        fmt::format(
+            "{} processes may need {} open files, but only {} are allowed: raise `ulimit -Hn`",
+            members, for_members, limit.rlim_cur));
+  }
+  // At most a quarter: the rest belongs to the job, whatever unauthenticated connections do.
+  const size_t quarter = std::max<size_t>(8, static_cast<size_t>(limit.rlim_cur / 4));
+  return std::min(unauthenticated + members, quarter);
+}
+
 }  // namespace
 
 struct StoreServer::Impl {
@@ -118,9 +149,7 @@ struct StoreServer::Impl {
     }
     accept_soon();
     thread = std::thread([this] {
-      sigset_t all;
-      sigfillset(&all);
-      ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the program's, not ours
+      block_signals();
       io.run();
     });
   }

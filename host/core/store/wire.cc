@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <sstream>
+#include <type_traits>
 #include <vector>
 
 namespace coupler::store_wire {
@@ -15,10 +16,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they are");
 
 template <typename T>
-void put(std::string& out, T value) {
-  char bytes[sizeof value];
-  std::memcpy(bytes, &value, sizeof value);
-  out.append(bytes, sizeof value);
+requires std::is_trivially_copyable_v<T>
+void put(std::string& out, const T& value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
 void put_text(std::string& out, std::string_view text) {
@@ -42,8 +42,8 @@ class Reader {
     rest_.remove_prefix(sizeof value);
     return value;
   }
-  std::string take_text(size_t most) {
-    const auto size = take<uint32_t>();
+  std::string take_text(size_t most) { return take_bytes(take<uint32_t>(), most); }
+  std::string take_bytes(size_t size, size_t most) {
     if (!good_ || size > most || size > rest_.size()) {
       good_ = false;
       return {};
@@ -52,6 +52,7 @@ class Reader {
     rest_.remove_prefix(size);
     return text;
   }
+  bool good() const { return good_; }
   bool finished() const { return good_ && rest_.empty(); }
 
  private:
@@ -61,18 +62,17 @@ class Reader {
 
 Bytes32 derive(const Bytes32& secret, std::string_view label, const Bytes32& server_nonce,
                const Bytes32& client_nonce) {
-  std::vector<uint8_t> text(label.begin(), label.end());
-  text.insert(text.end(), server_nonce.begin(), server_nonce.end());
-  text.insert(text.end(), client_nonce.begin(), client_nonce.end());
+  std::string text(label);
+  put(text, server_nonce);
+  put(text, client_nonce);
   return hmac_sha256(secret, text);
 }
 
 Bytes32 frame_mac(const Bytes32& key, uint64_t sequence, size_t length, const Bytes32& digest) {
-  std::array<uint8_t, 8 + 4 + 32> text{};
-  const auto size = static_cast<uint32_t>(length);
-  std::memcpy(text.data(), &sequence, sizeof sequence);
-  std::memcpy(text.data() + 8, &size, sizeof size);
-  std::memcpy(text.data() + 12, digest.data(), digest.size());
+  std::string text;
+  put(text, sequence);
+  put(text, static_cast<uint32_t>(length));
+  put(text, digest);
   return hmac_sha256(key, text);
 }
 
@@ -110,7 +110,7 @@ std::string FrameSealer::seal(std::string_view body) {
   std::string frame;
   frame.reserve(4 + body.size() + kMacSize);
   put_text(frame, body);
-  frame.append(reinterpret_cast<const char*>(tag.data()), tag.size());
+  put(frame, tag);
   return frame;
 }
 
@@ -231,23 +231,17 @@ void append_rank_value(std::string& values, const std::optional<std::string_view
 }
 
 std::optional<std::vector<std::optional<std::string>>> decode_rank_values(std::string_view values) {
+  Reader reader(values);
   std::vector<std::optional<std::string>> result;
-  while (!values.empty()) {
-    uint32_t size = 0;
-    if (values.size() < sizeof size || result.size() == kMaxRanks) {
+  while (!reader.finished()) {
+    const auto size = reader.take<uint32_t>();
+    auto& value = result.emplace_back();
+    if (size != kAbsentValue) {
+      value = reader.take_bytes(size, kMaxValue);
+    }
+    if (!reader.good() || result.size() > kMaxRanks) {
       return std::nullopt;
     }
-    std::memcpy(&size, values.data(), sizeof size);
-    values.remove_prefix(sizeof size);
-    if (size == kAbsentValue) {
-      result.emplace_back();
-      continue;
-    }
-    if (size > kMaxValue || size > values.size()) {
-      return std::nullopt;
-    }
-    result.emplace_back(values.substr(0, size));
-    values.remove_prefix(size);
   }
   return result;
 }

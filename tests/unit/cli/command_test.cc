@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "cli/launch/launch_options.h"
 #include "cli/text/pages.h"
 #include "refusal.h"
