@@ -128,7 +128,7 @@ class Detector {
     std::array<char, 1024> reason{};
     int32_t score = 0;
     const db_status status =
-        plugin.table().probe(&plugin::probe_host(), &score, reason.data(), reason.size() - 1);
+        plugin.table().probe(&plugin::host_services(), &score, reason.data(), reason.size() - 1);
     if (status != DB_OK || score <= 0)
       note(fmt::format("backend '{}' ({}) cannot be used: {}", plugin.name(), plugin.path(),
                        reason[0] != '\0' ? reason.data() : "its probe gives no reason"));

@@ -17,6 +17,7 @@
 #include "comm/state.h"
 #include "config/validate.h"
 #include "plugin/plugin.h"
+#include "plugin/probe.h"
 #include "plugin/resolve.h"
 
 namespace coupler::cli {
@@ -91,7 +92,7 @@ class SingleRankCommunicator {
                           .communicator = base_ ? base_->communicator_ : nullptr};
     const db_base* const bases[] = {&base};
     const db_communicator_params params = {.struct_size = sizeof(db_communicator_params),
-                                           .host = &comm::host_services(),
+                                           .host = &plugin::host_services(),
                                            .store = nullptr,
                                            .options = options_.data(),
                                            .option_count = options_.size(),

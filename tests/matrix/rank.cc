@@ -12,6 +12,7 @@
 
 #include "comm/raw_communicator.h"
 #include "memory.h"
+#include "plugin/probe.h"
 #include "rendezvous/job_file.h"
 
 namespace coupler::matrix {
@@ -65,7 +66,7 @@ Rank::Rank(RankArguments arguments)
   if (memory == DB_CAP_CUDA_MEMORY) {
     int32_t score = 0;
     std::array<char, 1024> reason{};
-    plugin_.table().probe(&comm::host_services(), &score, reason.data(), reason.size());
+    plugin_.table().probe(&plugin::host_services(), &score, reason.data(), reason.size());
     check(score > 0, reason.data());
     use_cuda_memory();
   }

@@ -49,8 +49,6 @@ class Registration {
   void* handle_ = nullptr;
 };
 
-struct CommunicatorState;
-
 // One operation in flight. Movable; the destructor waits if wait() was never called (the buffers
 // are the caller's). wait() from one thread at a time.
 class Work {

@@ -12,7 +12,7 @@
 namespace coupler::comm {
 namespace {
 
-constexpr std::string_view kErrorKey = "notice/mark";
+constexpr const char* kErrorKey = "notice/mark";
 
 std::string encode_error(const SharedError& shared_error) {
   return fmt::format("{} {} {} {}", shared_error.code, shared_error.reporter,
@@ -38,8 +38,8 @@ SharedError FailureNotifier::publish(const SharedError& shared_error) {
   }
   // Through the store: the first to count is the first to write. Any other rank reads the error if
   // it is there, and otherwise keeps its own, which is just as true.
-  if (store_->add(std::string(kErrorKey), 1) == 1) {
-    store_->set(std::string(kErrorKey), encode_error(shared_error));
+  if (store_->add(kErrorKey, 1) == 1) {
+    store_->set(kErrorKey, encode_error(shared_error));
     return shared_error;
   }
   return this->shared_error().value_or(shared_error);
@@ -47,15 +47,15 @@ SharedError FailureNotifier::publish(const SharedError& shared_error) {
 
 std::optional<SharedError> FailureNotifier::shared_error() const {
   if (recorder_ != nullptr) return recorder_->shared_error();
-  const std::optional<std::string> text =
-      store_->get(std::string(kErrorKey), std::chrono::nanoseconds(0));
+  const auto text = store_->get(kErrorKey, std::chrono::nanoseconds(0));
   return text ? decode_error(*text) : std::nullopt;
 }
 
 Progress FailureNotifier::progress(int rank) const {
   if (recorder_ != nullptr) return recorder_->progress(rank);
   Progress last;
-  for (const RecentOperation& entry : operations_of(rank)) {
+  const auto text = store_->get(fmt::format("notice/rank/{}", rank), std::chrono::nanoseconds(0));
+  for (const RecentOperation& entry : parse_operations(text)) {
     if (entry.sequence > last.sequence) last = {entry.sequence, entry.operation};
   }
   return last;
@@ -138,11 +138,6 @@ void FailureNotifier::publish_operations() const {
     }
   }
   store_->set(fmt::format("notice/rank/{}", rank_), text);
-}
-
-std::vector<FailureNotifier::RecentOperation> FailureNotifier::operations_of(int rank) const {
-  return parse_operations(
-      store_->get(fmt::format("notice/rank/{}", rank), std::chrono::nanoseconds(0)));
 }
 
 std::vector<FailureNotifier::RecentOperation> FailureNotifier::parse_operations(

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -49,7 +48,6 @@ class FailureNotifier {
     Fingerprint operation;
     uint64_t chain = 0;
   };
-  std::vector<RecentOperation> operations_of(int rank) const;
   static std::vector<RecentOperation> parse_operations(const std::optional<std::string>& text);
   Progress progress(int rank) const;
   std::string place(int rank) const;

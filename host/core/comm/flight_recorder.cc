@@ -3,34 +3,19 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <sstream>
+
+#include "base/process.h"
+#include "base/sha256.h"
 
 namespace coupler::comm {
 namespace {
-
-// Equal in two processes if /proc/PID of one is the same process for the other.
-std::string machine_id() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::array<char, 64> name_space{};
-  const ssize_t length = readlink("/proc/self/ns/pid", name_space.data(), name_space.size() - 1);
-  if (boot.empty() || length <= 0) return {};
-  return fmt::format("{}/{}", boot, name_space.data());
-}
-
-std::string hex(const std::byte* bytes, size_t size) {
-  std::string text;
-  for (size_t i = 0; i < size; ++i) text += fmt::format("{:02x}", static_cast<unsigned>(bytes[i]));
-  return text;
-}
 
 std::byte* map(int file, size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -40,52 +25,38 @@ std::byte* map(int file, size_t bytes) {
 }  // namespace
 
 std::unique_ptr<SharedMemory> SharedMemory::create(size_t bytes) {
-  const std::string machine = machine_id();
-  if (machine.empty()) return nullptr;
-  const int file = memfd_create("coupler-order-board", MFD_CLOEXEC);
-  if (file < 0) return nullptr;
-  std::byte* data = ftruncate(file, static_cast<off_t>(bytes)) == 0 ? map(file, bytes) : nullptr;
-  if (data == nullptr || getrandom(data, token_size, 0) != static_cast<ssize_t>(token_size)) {
-    if (data != nullptr) munmap(data, bytes);
-    close(file);
-    return nullptr;
-  }
-  std::unique_ptr<SharedMemory> memory(new SharedMemory(data, bytes, file));
-  memory->offer_ =
-      fmt::format("{} /proc/{}/fd/{} {}", machine, getpid(), file, hex(data, token_size));
-  return memory;
+  const Bytes32 token = random_bytes32();
+  static_assert(sizeof token == token_size);
+  UniqueFd file(memfd_create("coupler-order-board", MFD_CLOEXEC));
+  if (!file || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return nullptr;
+  std::byte* const data = map(file.get(), bytes);
+  if (data == nullptr) return nullptr;
+  std::memcpy(data, token.data(), token.size());
+  auto offer =
+      fmt::format("{} /proc/{}/fd/{} {}", machine_identity(), getpid(), file.get(), to_hex(token));
+  return std::unique_ptr<SharedMemory>(
+      new SharedMemory(data, bytes, std::move(file), std::move(offer)));
 }
 
 std::unique_ptr<SharedMemory> SharedMemory::open(const std::string& offer, size_t bytes) {
   std::istringstream words(offer);
   std::string machine, path, token;
   words >> machine >> path >> token;
-  if (token.empty() || machine != machine_id()) return nullptr;
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY);
-  if (file < 0) return nullptr;
+  if (machine != machine_identity()) return nullptr;
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
   struct stat status {};
-  std::byte* data = nullptr;
-  if (fstat(file, &status) == 0 && status.st_size == static_cast<off_t>(bytes)) {
-    data = map(file, bytes);
-  }
-  close(file);
-  if (data == nullptr) return nullptr;
-  if (hex(data, token_size) != token) {
-    munmap(data, bytes);
+  if (!file || fstat(file.get(), &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {
     return nullptr;
   }
-  return std::unique_ptr<SharedMemory>(new SharedMemory(data, bytes, -1));
+  std::byte* const data = map(file.get(), bytes);
+  if (data == nullptr) return nullptr;
+  std::unique_ptr<SharedMemory> memory(new SharedMemory(data, bytes, {}, offer));
+  Bytes32 found{};
+  std::memcpy(found.data(), data, found.size());
+  return to_hex(found) == token ? std::move(memory) : nullptr;
 }
 
-void SharedMemory::close_file() {
-  if (file_ >= 0) close(file_);
-  file_ = -1;
-}
-
-SharedMemory::~SharedMemory() {
-  close_file();
-  munmap(data_, bytes_);
-}
+SharedMemory::~SharedMemory() { munmap(data_, bytes_); }
 
 namespace {
 

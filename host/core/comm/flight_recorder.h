@@ -15,6 +15,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "base/file_descriptor.h"
 
 namespace coupler::comm {
 
@@ -36,13 +39,14 @@ class SharedMemory {
   static constexpr size_t token_size = 32;
   std::byte* data() const { return data_; }
   const std::string& offer() const { return offer_; }
-  void close_file();  // once every rank has opened it
+  void close_file() { file_.reset(); }  // once every rank has opened it
 
  private:
-  SharedMemory(std::byte* data, size_t bytes, int file) : data_(data), bytes_(bytes), file_(file) {}
+  SharedMemory(std::byte* data, size_t bytes, UniqueFd file, std::string offer)
+      : data_(data), bytes_(bytes), file_(std::move(file)), offer_(std::move(offer)) {}
   std::byte* data_;
   size_t bytes_;
-  int file_;
+  UniqueFd file_;
   std::string offer_;
 };
 
@@ -117,8 +121,6 @@ class FlightRecorder {
   FlightRecorder(std::unique_ptr<SharedMemory> memory, int rank, int world_size);
   static size_t bytes(int world_size);
 
-  void close_file() { memory_->close_file(); }
-
   // Writes and compares. sequence counts from 1, for all operations except SEND and RECV.
   std::optional<Disagreement> enter(uint64_t sequence, const Fingerprint& operation,
                                     uint64_t chain);
@@ -132,7 +134,6 @@ class FlightRecorder {
   int refused_by(uint64_t sequence) const;
 
   Progress progress(int rank) const;  // what rank entered last
-  bool entered(int rank, uint64_t sequence) const { return progress(rank).sequence >= sequence; }
   int64_t process_id(int rank) const;
   // The place in the program of a rank's last call; truncated if too long.
   void set_place(const std::string& place);

@@ -2,38 +2,25 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
 
 namespace coupler::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Between two lines of facts, and between key and value: bytes that no TOML string needs.
-constexpr char kLineEnd = '\x1e';
-constexpr char kValueStart = '\x1f';
-
-std::string encode_settings(const SharedSettings& settings) {
-  std::string text;
-  for (const auto& [key, value] : settings) {
-    text.append(key).push_back(kValueStart);
-    text.append(value).push_back(kLineEnd);
-  }
-  return text;
+// A plugin's strings may not be UTF-8.
+std::string to_text(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 SharedSettings decode_settings(const std::string& text) {
-  SharedSettings settings;
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = text.find(kLineEnd, start);
-    const size_t middle = text.find(kValueStart, start);
-    if (end == std::string::npos || middle >= end) break;
-    settings.emplace_back(text.substr(start, middle - start),
-                          text.substr(middle + 1, end - middle - 1));
-    start = end + 1;
-  }
-  return settings;
+  const auto settings = nlohmann::json::parse(text, nullptr, false);
+  return settings.is_discarded() ? SharedSettings() : settings.get<SharedSettings>();
 }
 
 const std::string* find(const SharedSettings& settings, const std::string& key) {
@@ -46,87 +33,87 @@ std::string quoted_or_unset(const std::string* value) {
   return value == nullptr ? "not set" : fmt::format("'{}'", *value);
 }
 
-// The first difference between rank 0 and another rank, or "".
-std::string difference(const SharedSettings& first, const SharedSettings& other, int rank) {
-  if (first == other) return {};  // usual; the rest is slow with thousands of ranks
+// The first difference between rank 0 and another rank.
+std::optional<Error> difference(const RendezvousInfo& rendezvous, const SharedSettings& first,
+                                const SharedSettings& other, int rank) {
   SharedSettings keys = first;
   keys.insert(keys.end(), other.begin(), other.end());
   for (const auto& [key, unused] : keys) {
     const std::string* ours = find(first, key);
     const std::string* theirs = find(other, key);
     if (ours != nullptr && theirs != nullptr && *ours == *theirs) continue;
-    return fmt::format("{}{}{}{}{}{}{}", key, kValueStart, quoted_or_unset(ours), kValueStart, rank,
-                       kValueStart, quoted_or_unset(theirs));
+    return Error(
+        ErrorCode::kMismatch,
+        fmt::format("communicator '{}': the ranks differ in {}: {} on rank 0, {} on rank {}",
+                    rendezvous.name, key, quoted_or_unset(ours), quoted_or_unset(theirs), rank),
+        {.rank = rank,
+         .subject = key,
+         .hint = "give every rank the same configuration and the same plugins"});
   }
-  return {};
+  return std::nullopt;
 }
 
-std::vector<std::string> split_fields(const std::string& text) {
-  std::vector<std::string> fields(1);
-  for (char c : text) {
-    if (c == kValueStart) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
-  return fields;
+Error absent_error(const RendezvousInfo& rendezvous, const std::vector<int>& ranks,
+                   std::chrono::duration<double> waited) {
+  return {ErrorCode::kTimeout,
+          fmt::format("communicator '{}': no sign of rank{} {} of {} within {:.3g} s",
+                      rendezvous.name, ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                      rendezvous.world_size, waited.count()),
+          {.rank = ranks.front(),
+           .subject = rendezvous.name,
+           .hint = "see whether these ranks were started and what they ended with; raise "
+                   "backend.timeout if startup takes longer"}};
 }
 
-[[noreturn]] void throw_verdict(const RendezvousInfo& rendezvous, const std::string& verdict) {
-  const std::vector<std::string> fields = split_fields(verdict);
-  if (fields.size() == 3 && fields[0] == "absent") {
-    throw Error(ErrorCode::kTimeout,
-                fmt::format("communicator '{}': no sign of rank{} {} of {} within {} s",
-                            rendezvous.name, fields[1].find(',') == std::string::npos ? "" : "s",
-                            fields[1], rendezvous.world_size, fields[2]),
-                {.rank = std::stoi(fields[1]),
-                 .subject = rendezvous.name,
-                 .hint = "see whether these ranks were started and what they ended with; "
-                         "raise backend.timeout if startup takes longer"});
-  }
-  if (fields.size() != 4) {
+// Rank 0's verdict for the others: "ok", or the error that it throws.
+std::string encode_verdict(const std::optional<Error>& problem) {
+  if (!problem) return "ok";
+  return to_text({{"code", static_cast<int>(problem->code())},
+                  {"message", without_hint(problem->what())},
+                  {"rank", problem->detail().rank},
+                  {"subject", problem->detail().subject},
+                  {"hint", problem->detail().hint}});
+}
+
+void throw_unless_ok(const RendezvousInfo& rendezvous, const std::string& text) {
+  if (text == "ok") return;
+  const auto verdict = nlohmann::json::parse(text, nullptr, false);
+  if (!verdict.is_object()) {
     throw Error(
         ErrorCode::kInternal,
         fmt::format("communicator '{}': rank 0 published the verdict '{}', which this "
                     "version does not know",
-                    rendezvous.name, verdict),
+                    rendezvous.name, text),
         {.subject = rendezvous.name, .hint = "run the same version of Coupler on every rank"});
   }
-  throw Error(ErrorCode::kMismatch,
-              fmt::format("communicator '{}': the ranks differ in {}: {} on rank 0, {} on rank {}",
-                          rendezvous.name, fields[0], fields[1], fields[3], fields[2]),
-              {.rank = std::stoi(fields[2]),
-               .subject = fields[0],
-               .hint = "give every rank the same configuration and the same plugins"});
+  throw Error(verdict.at("code").get<ErrorCode>(), verdict.at("message").get<std::string>(),
+              {.rank = verdict.at("rank").get<int>(),
+               .subject = verdict.at("subject").get<std::string>(),
+               .hint = verdict.at("hint").get<std::string>()});
 }
 
 // Rank 0 collects what each other rank sets under prefix/RANK.
 struct Collected {
   std::vector<std::string> values;  // by rank, [0] empty
-  std::string absent;               // "1, 3"
+  std::vector<int> absent;
 };
 Collected collect(const RendezvousInfo& rendezvous, const std::string& prefix) {
   Collected result;
   // So that rank 0's key is set, too, and the store answers once.
   rendezvous.store->set(prefix + "/0", "");
-  auto values = rendezvous.store->get_ranks(prefix, rendezvous.world_size, rendezvous.timeout);
-  for (size_t rank = 0; rank < values.size(); ++rank) {
-    if (!values[rank]) {
-      result.absent += fmt::format("{}{}", result.absent.empty() ? "" : ", ", rank);
-    }
-    result.values.push_back(std::move(values[rank]).value_or(""));
+  for (auto& value :
+       rendezvous.store->get_ranks(prefix, rendezvous.world_size, rendezvous.timeout)) {
+    if (!value) result.absent.push_back(static_cast<int>(result.values.size()));
+    result.values.push_back(std::move(value).value_or(""));
   }
   return result;
 }
 
 std::string await_rank_0(const RendezvousInfo& rendezvous, const std::string& key) {
   // Longer than rank 0 itself waits, so that its verdict can still name the absent ranks.
-  const auto value = rendezvous.store->get(key, rendezvous.timeout + std::chrono::seconds(2));
-  if (value) return *value;
-  throw_verdict(rendezvous,
-                fmt::format("absent{}0{}{:.3g}", kValueStart, kValueStart,
-                            std::chrono::duration<double>(rendezvous.timeout).count() + 2));
+  const auto patience = rendezvous.timeout + std::chrono::seconds(2);
+  if (const auto value = rendezvous.store->get(key, patience)) return *value;
+  throw absent_error(rendezvous, {0}, patience);
 }
 
 }  // namespace
@@ -134,25 +121,23 @@ std::string await_rank_0(const RendezvousInfo& rendezvous, const std::string& ke
 void verify_settings(const RendezvousInfo& rendezvous, const SharedSettings& settings) {
   const std::string prefix = "preflight/facts";
   const std::string verdict_key = "preflight/verdict";
+  const std::string own = to_text(settings);
   if (rendezvous.rank != 0) {
-    rendezvous.store->set(fmt::format("{}/{}", prefix, rendezvous.rank), encode_settings(settings));
-    const std::string verdict = await_rank_0(rendezvous, verdict_key);
-    if (verdict != "ok") throw_verdict(rendezvous, verdict);
+    rendezvous.store->set(fmt::format("{}/{}", prefix, rendezvous.rank), own);
+    throw_unless_ok(rendezvous, await_rank_0(rendezvous, verdict_key));
     return;
   }
   const Collected others = collect(rendezvous, prefix);
-  std::string verdict = "ok";
-  if (!others.absent.empty()) {
-    verdict = fmt::format("absent{}{}{}{:.3g}", kValueStart, others.absent, kValueStart,
-                          std::chrono::duration<double>(rendezvous.timeout).count());
+  std::optional<Error> problem;
+  if (!others.absent.empty()) problem = absent_error(rendezvous, others.absent, rendezvous.timeout);
+  for (int rank = 1; rank < rendezvous.world_size && !problem; ++rank) {
+    const std::string& text = others.values[static_cast<size_t>(rank)];
+    if (text != own) {
+      problem = difference(rendezvous, decode_settings(own), decode_settings(text), rank);
+    }
   }
-  for (int rank = 1; rank < rendezvous.world_size && verdict == "ok"; ++rank) {
-    const std::string text =
-        difference(settings, decode_settings(others.values[static_cast<size_t>(rank)]), rank);
-    if (!text.empty()) verdict = text;
-  }
-  rendezvous.store->set(verdict_key, verdict);
-  if (verdict != "ok") throw_verdict(rendezvous, verdict);
+  rendezvous.store->set(verdict_key, encode_verdict(problem));
+  if (problem) throw Error(*problem);
 }
 
 std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own) {
@@ -162,9 +147,7 @@ std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own) {
   std::vector<int> ranks;
   for (const auto& text : texts) {
     if (!text) {
-      throw_verdict(rendezvous,
-                    fmt::format("absent{}{}{}{:.3g}", kValueStart, ranks.size(), kValueStart,
-                                std::chrono::duration<double>(rendezvous.timeout).count()));
+      throw absent_error(rendezvous, {static_cast<int>(ranks.size())}, rendezvous.timeout);
     }
     ranks.push_back(std::stoi(*text));
   }

@@ -4,21 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
-#include "base/log.h"
+#include "base/error.h"
 #include "comm/state.h"
 #include "config/validate.h"
+#include "plugin/probe.h"
 
 namespace coupler::comm {
 namespace {
-
-void host_log(void*, db_severity severity, const char* component, const char* message) {
-  const auto level =
-      static_cast<LogLevel>(std::clamp(severity, DB_LOG_TRACE + 0, DB_LOG_ERROR + 0));
-  if (log_enabled(level, component)) log(level, component, message);
-}
 
 db_status refuse(db_error* error, db_status code, const std::string& text) {
   if (error == nullptr) return code;
@@ -64,17 +58,6 @@ db_status guarded(db_error* error, const char* what, const char* key, Function f
 }
 
 }  // namespace
-
-const db_host& host_services() {
-  static const db_host host = {
-      .struct_size = sizeof(db_host),
-      .abi_major = DB_ABI_MAJOR,
-      .abi_minor = DB_ABI_MINOR,
-      .context = nullptr,
-      .log = host_log,
-      .get_extension = [](void*, const char*) -> const void* { return nullptr; }};
-  return host;
-}
 
 BackendStore::BackendStore(std::shared_ptr<store::Store> store, const std::string& prefix,
                            std::chrono::nanoseconds default_timeout)
@@ -184,12 +167,6 @@ std::string place(const config::PluginOption& option) {
   return option.source.text.empty() ? "" : option.source.text + ": ";
 }
 
-const std::vector<config::PluginOption>* table_of(const std::string& plugin,
-                                                  const config::BackendConfig& backend) {
-  const auto found = backend.options.find(plugin);
-  return found == backend.options.end() ? nullptr : &found->second;
-}
-
 }  // namespace
 
 PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::BackendConfig& backend,
@@ -197,9 +174,9 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::Bac
     : name_(plugin.name) {
   uint64_t count = 0;
   const db_option* const* known = plugin.default_options(&count);
-  const std::vector<config::PluginOption>* table = table_of(name_, backend);
-  if (table == nullptr) return;
-  for (const config::PluginOption& option : *table) {
+  const auto table = backend.options.find(name_);
+  if (table == backend.options.end()) return;
+  for (const config::PluginOption& option : table->second) {
     if (!taken.empty() && option.key == taken) continue;
     const std::string key = fmt::format("backend.{}.{}", name_, option.key);
     const auto* const* found = std::find_if(
@@ -209,10 +186,9 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::Bac
       for (uint64_t i = 0; i < count; ++i) {
         valid += fmt::format("{}{}", valid.empty() ? "" : ", ", known[i]->key);
       }
-      throw Error(ErrorCode::kConfig,
-                  fmt::format("{}{}: the backend '{}' has no such option; {}", place(option), key,
+      fail_config(fmt::format("{}{}: the backend '{}' has no such option; {}", place(option), key,
                               name_, valid.empty() ? "it has no options" : "it has: " + valid),
-                  {.subject = key, .hint = "correct or remove the option"});
+                  key, "correct or remove the option");
     }
     db_option converted = convert(option);
     if ((*found)->type == DB_OPTION_F64 && converted.type == DB_OPTION_I64) {
@@ -220,10 +196,9 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::Bac
       converted.f64 = static_cast<double>(converted.i64);
     }
     if (converted.type != (*found)->type) {
-      throw Error(ErrorCode::kConfig,
-                  fmt::format("{}{} must be {}, not {}", place(option), key,
+      fail_config(fmt::format("{}{} must be {}, not {}", place(option), key,
                               type_name((*found)->type), type_name(converted.type)),
-                  {.subject = key, .hint = "write a value of that type"});
+                  key, "write a value of that type");
     }
     converted.key = texts_.emplace_back(option.key).c_str();
     if (converted.type == DB_OPTION_STRING) {
@@ -259,11 +234,10 @@ std::string base_option(const std::string& plugin, const config::BackendConfig& 
   const config::PluginOption* option = config::find_base(backend, plugin);
   if (option == nullptr) return {};
   if (const auto* text = std::get_if<std::string>(&option->value)) return *text;
-  throw Error(ErrorCode::kConfig,
-              fmt::format("{}backend.{}.base must be a string: the name or path of a transport",
+  fail_config(fmt::format("{}backend.{}.base must be a string: the name or path of a transport",
                           place(*option), plugin),
-              {.subject = "backend." + plugin + ".base",
-               .hint = "write base = \"auto\", or a transport's name in quotes"});
+              "backend." + plugin + ".base",
+              "write base = \"auto\", or a transport's name in quotes");
 }
 
 namespace {
@@ -280,12 +254,11 @@ plugin::Plugin load_base(const CommunicatorOptions& options) {
   }
   plugin::Plugin base = plugin::Plugin::load(backend);
   if ((base.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
-    throw Error(ErrorCode::kConfig,
-                fmt::format("backend.{}.base = '{}': that backend itself needs a base; a base must "
+    fail_config(fmt::format("backend.{}.base = '{}': that backend itself needs a base; a base must "
                             "be a transport",
                             wrapper, backend.use),
-                {.subject = "backend." + wrapper + ".base",
-                 .hint = "name a transport as the base; `coupler plugins` lists the backends"});
+                "backend." + wrapper + ".base",
+                "name a transport as the base; `coupler plugins` lists the backends");
   }
   return base;
 }
@@ -295,7 +268,6 @@ plugin::Plugin load_base(const CommunicatorOptions& options) {
 RawCommunicator::RawCommunicator(const CommunicatorOptions& options)
     : plugin_(options.plugin),
       process_(options.process),
-      prefix_(options.name + "/backend/" + options.plugin.name()),
       interface_name_(options.backend->interface),
       device_index_(options.device != nullptr && options.device->is_cuda() ? options.device->index()
                                                                            : -1),
@@ -303,7 +275,8 @@ RawCommunicator::RawCommunicator(const CommunicatorOptions& options)
   const bool wraps = can(DB_CAP_NEEDS_BASE);
   options_ =
       std::make_unique<PluginOptions>(plugin_.table(), *options.backend, wraps ? "base" : "");
-  if (options.store) store_ = std::make_unique<BackendStore>(options.store, prefix_, timeout_);
+  const std::string prefix = options.name + "/backend/" + plugin_.name();
+  if (options.store) store_ = std::make_unique<BackendStore>(options.store, prefix, timeout_);
   if (wraps) {
     CommunicatorOptions base = options;
     base.plugin = load_base(options);
@@ -327,7 +300,7 @@ void RawCommunicator::connect() {
   const db_base* const bases[] = {&base};
   const db_communicator_params params = {
       .struct_size = sizeof(db_communicator_params),
-      .host = &host_services(),
+      .host = &plugin::host_services(),
       .store = store_ ? store_->table() : nullptr,
       .options = options_->data(),
       .option_count = options_->size(),

@@ -19,12 +19,8 @@
 
 namespace coupler::comm {
 
-// What the host provides to a backend: the log, and a view of the job's store. The C structs'
-// functions are [any-thread], as the ABI requires, and never throw.
-
-const db_host& host_services();  // lives as long as the process
-
-// A db_store over a Store; keys get the prefix. It must outlive the communicator that uses it.
+// A db_store over a Store; keys get the prefix. It must outlive the communicator that uses it. The
+// C struct's functions are [any-thread], as the ABI requires, and never throw.
 class BackendStore {
  public:
   BackendStore(std::shared_ptr<store::Store> store, const std::string& prefix,
@@ -104,7 +100,6 @@ class RawCommunicator {
   std::shared_ptr<RawCommunicator> base_;    // of a wrapper
   std::shared_ptr<RawCommunicator> parent_;  // of a split
   rendezvous::ProcessInfo process_;
-  std::string prefix_;
   std::string interface_name_;
   int device_index_ = -1;
   std::chrono::nanoseconds timeout_{};

@@ -10,6 +10,8 @@
 
 namespace coupler::comm {
 
+namespace {
+
 ErrorCode code_of(db_status status) {
   switch (status) {
     case DB_ERR_INVALID_ARGUMENT:
@@ -34,6 +36,7 @@ ErrorCode code_of(db_status status) {
   }
 }
 
+// Whether the communicator is unusable after this.
 bool kills(db_status status, const db_error& error) {
   if ((error.flags & DB_ERROR_COMM_DEAD) != 0) return true;
   switch (status) {
@@ -45,6 +48,8 @@ bool kills(db_status status, const db_error& error) {
       return true;
   }
 }
+
+}  // namespace
 
 std::string hint_for(ErrorCode code) {
   switch (code) {
@@ -242,8 +247,7 @@ Error CommunicatorState::timeout_error(const Operation& operation,
 std::optional<CommunicatorState::LostMember> CommunicatorState::lost_member(
     std::chrono::milliseconds wait) const {
   if (!peers || (wait.count() == 0 && !peers->any_lost())) return std::nullopt;
-  const auto loss =
-      wait.count() == 0 ? peers->first_lost(world_ranks) : peers->await_lost(world_ranks, wait);
+  const auto loss = peers->await_lost(world_ranks, wait);
   if (!loss) return std::nullopt;
   const auto member = std::find(world_ranks.begin(), world_ranks.end(), loss->rank);
   return LostMember{static_cast<int>(member - world_ranks.begin()), *loss};

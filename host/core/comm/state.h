@@ -22,10 +22,8 @@
 
 namespace coupler::comm {
 
-// Turns a backend's db_error into coupler::Error. ErrorBuffer is the memory the backend writes to;
-// it belongs to one call.
-
-// Cheap to construct, a few stores: the text is not cleared.
+// The memory to which a backend writes the error of one call. Cheap to construct, a few stores: the
+// text is not cleared.
 class ErrorBuffer {
  public:
   ErrorBuffer() {
@@ -50,9 +48,6 @@ class ErrorBuffer {
   db_error error_;
 };
 
-ErrorCode code_of(db_status status);
-// Whether the communicator is unusable after this.
-bool kills(db_status status, const db_error& error);
 // context: "communicator 'world', operation 3: rank 0 in barrier".
 Error make_error(db_status status, const ErrorBuffer& error, const std::string& context,
                  const std::string& backend);

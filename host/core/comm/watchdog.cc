@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/error.h"
 #include "base/log.h"
 
 namespace coupler::comm {
@@ -213,12 +213,8 @@ void Watchdog::free_stuck_threads() {
     std::this_thread::sleep_for(kLeavePoll);
   }
   if (!is_stuck()) return;
-  const std::optional<Error> error = state_.first_error();
-  const std::string text = fmt::format(
-      "coupler: error: {}\n  the backend '{}' cannot end the operation, so the process ends\n",
-      error->what(), state_.backend->plugin().name());
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
+  report_error(fmt::format("{}\n  the backend '{}' cannot end the operation, so the process ends",
+                           state_.first_error()->what(), state_.backend->plugin().name()));
   _exit(kExitPeer);
 }
 

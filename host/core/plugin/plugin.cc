@@ -222,17 +222,12 @@ void check_table(const DistributedBackend& table, const std::string& path) {
 
 namespace {
 
-// Tables by real path. Both are never destroyed, since threads of plugins may outlive main().
-std::mutex& registry_mutex() {
+const DistributedBackend* load_once(const config::BackendConfig& backend, std::string& path) {
+  // Tables by real path. Both are never destroyed, since threads of plugins may outlive main().
   static auto* const mutex = new std::mutex();
-  return *mutex;
-}
-
-const DistributedBackend* load_once(const std::string& use, const std::string& sha256,
-                                    const config::BackendConfig& backend, std::string& path) {
   static auto* const tables = new std::map<std::string, const DistributedBackend*>();
-  const std::lock_guard lock(registry_mutex());
-  path = check_plugin_file(find_plugin(use, backend), sha256);
+  const std::lock_guard lock(*mutex);
+  path = check_plugin_file(find_plugin(backend.use, backend), backend.sha256);
   const auto known = tables->find(path);
   if (known != tables->end()) return known->second;
   const DistributedBackend* table = guarded_open(path);
@@ -248,26 +243,22 @@ Plugin Plugin::single() { return {&single_backend(), ""}; }
 Plugin Plugin::load(const config::BackendConfig& backend) {
   if (backend.use == single_backend().name) return single();
   if (backend.use.empty() || backend.use == "auto") {
-    throw Error(ErrorCode::kConfig,
-                fmt::format("backend.use = \"{}\" does not name a backend", backend.use),
-                {-1, "backend.use",
-                 "\"auto\" is resolved by `coupler launch`; if another launcher starts the "
-                 "processes, set backend.use to a backend's name (`coupler plugins` lists them)"});
+    fail_config(fmt::format("backend.use = \"{}\" does not name a backend", backend.use),
+                "backend.use",
+                "\"auto\" is resolved by `coupler launch`; if another launcher starts the "
+                "processes, set backend.use to a backend's name (`coupler plugins` lists them)");
   }
   std::string path;
-  const DistributedBackend* table = load_once(backend.use, backend.sha256, backend, path);
+  const DistributedBackend* table = load_once(backend, path);
   const bool by_name = backend.use.find('/') == std::string::npos;
   if (by_name && backend.use != table->name) {
-    throw Error(ErrorCode::kPlugin,
-                fmt::format("plugin {} was loaded as \"{}\" but its name is \"{}\"", path,
-                            backend.use, table->name),
-                {-1, path, fmt::format("rename the file to libcoupler_{}.so", table->name)});
+    refuse_plugin(
+        path, fmt::format("was loaded as \"{}\" but its name is \"{}\"", backend.use, table->name),
+        fmt::format("rename the file to libcoupler_{}.so", table->name));
   }
-  if (log_enabled(LogLevel::kInfo, "plugin")) {
-    log(LogLevel::kInfo, "plugin",
-        fmt::format("{} {} (ABI {}.{}) from {}", table->name, table->version, table->abi_major,
-                    table->abi_minor, path));
-  }
+  log(LogLevel::kInfo, "plugin",
+      fmt::format("{} {} (ABI {}.{}) from {}", table->name, table->version, table->abi_major,
+                  table->abi_minor, path));
   return {table, std::move(path)};
 }
 

@@ -66,13 +66,9 @@ enum class MpiLaunch { kInside, kPossible, kTooLate };
 std::string resolve_auto(const config::BackendConfig& backend, MpiLaunch launch,
                          bool on_host = false);
 
-// The Error of a plugin that cannot be used. Plain function, [any-thread].
-
 // Throws Error(kPlugin) "plugin <path> <problem>"; its subject is the path.
 [[noreturn]] void refuse_plugin(const std::string& path, const std::string& problem,
                                 const std::string& hint);
-
-// Checks of the table that a backend returned. Pure functions; [any-thread].
 
 // "" if a plugin of that version works with a host of host_major.host_minor, else why not.
 std::string abi_problem(uint32_t major, uint32_t minor, uint32_t host_major, uint32_t host_minor);

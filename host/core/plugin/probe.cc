@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/log.h"
 #include "base/subprocess.h"
@@ -22,9 +24,14 @@ void log_line(void*, db_severity severity, const char* component, const char* me
 
 }  // namespace
 
-const db_host& probe_host() {
-  static const db_host host = {sizeof(db_host), DB_ABI_MAJOR, DB_ABI_MINOR,
-                               nullptr,         log_line,     nullptr};
+const db_host& host_services() {
+  static const db_host host = {
+      .struct_size = sizeof(db_host),
+      .abi_major = DB_ABI_MAJOR,
+      .abi_minor = DB_ABI_MINOR,
+      .context = nullptr,
+      .log = log_line,
+      .get_extension = [](void*, const char*) -> const void* { return nullptr; }};
   return host;
 }
 
@@ -32,41 +39,29 @@ namespace {
 
 constexpr std::chrono::seconds kDeadline(10);
 
-// Everything a report holds, fields separated by zero bytes, in one order for both directions.
+// All that a report holds, in the same order for both directions.
+auto fields_of(auto& report) {
+  return std::tie(report.name, report.path, report.version, report.description, report.abi,
+                  report.usable, report.score, report.reason, report.capabilities);
+}
+
+// As MessagePack, since a plugin's strings may not be UTF-8.
 std::string pack_report(const PluginReport& report) {
-  const std::array<std::string, 9> fields = {report.name,
-                                             report.path,
-                                             report.version,
-                                             report.description,
-                                             report.abi,
-                                             report.reason,
-                                             std::to_string(report.score),
-                                             report.usable ? "1" : "0",
-                                             std::to_string(report.capabilities)};
   std::string text;
-  for (const std::string& field : fields) text.append(field).push_back('\0');
+  nlohmann::json::to_msgpack(nlohmann::json(fields_of(report)), text);
   return text;
 }
 
-bool unpack(const std::string& text, PluginReport& report) {
-  std::vector<std::string> fields;
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = text.find('\0', start);
-    if (end == std::string::npos) return false;
-    fields.push_back(text.substr(start, end - start));
-    start = end + 1;
+// False if a plugin has damaged the answer.
+bool unpack_report(const std::string& text, PluginReport& report) {
+  using Fields = std::tuple<std::string, std::string, std::string, std::string, std::string, bool,
+                            int32_t, std::string, uint64_t>;
+  try {
+    fields_of(report) = nlohmann::json::from_msgpack(text).get<Fields>();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
   }
-  if (fields.size() != 9) return false;
-  report.name = fields[0];
-  report.path = fields[1];
-  report.version = fields[2];
-  report.description = fields[3];
-  report.abi = fields[4];
-  report.reason = fields[5];
-  report.score = std::stoi(fields[6]);
-  report.usable = fields[7] == "1";
-  report.capabilities = std::stoull(fields[8]);
-  return true;
 }
 
 PluginReport probe_plugin(const Plugin& plugin, uint64_t needed) {
@@ -80,7 +75,8 @@ PluginReport probe_plugin(const Plugin& plugin, uint64_t needed) {
   report.capabilities = table.capabilities;
   if ((table.capabilities & needed) != needed) return report;
   std::array<char, 1024> reason = {};
-  const db_status status = table.probe(&probe_host(), &report.score, reason.data(), reason.size());
+  const db_status status =
+      table.probe(&host_services(), &report.score, reason.data(), reason.size());
   reason.back() = '\0';
   report.reason = reason.data();
   if (status != DB_OK) {
@@ -128,7 +124,9 @@ std::vector<PluginReport> try_plugins(const std::vector<std::string>& uses,
   const std::vector<ChildResult> answers = run_in_children(works, kDeadline);
   for (size_t i = 0; i < answers.size(); ++i) {
     PluginReport& report = reports[rows[i]];
-    if (answers[i].end == ChildResult::End::kAnswered && unpack(answers[i].text, report)) continue;
+    if (answers[i].end == ChildResult::End::kAnswered && unpack_report(answers[i].text, report)) {
+      continue;
+    }
     // If it exited by itself, its last words say enough.
     const bool said = answers[i].end == ChildResult::End::kExit && !answers[i].words.empty();
     report.reason = said ? answers[i].words

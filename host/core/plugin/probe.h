@@ -12,10 +12,8 @@
 
 namespace coupler::plugin {
 
-// The db_host that a plugin's probe is given: log lines go to the host's log. Lives as long as the
-// process; [any-thread]. Communicators provide their own (comm/raw_communicator.h).
-
-const db_host& probe_host();
+// What plugins are given of the host: log lines go to the host's log. Lives as long as the process.
+const db_host& host_services();
 
 // The plugins that uses name (as in backend.use), probed concurrently, in their order. Never throws
 // Error: what is wrong with a plugin is its report's reason. needed: a plugin without one of these

@@ -54,11 +54,6 @@ std::optional<PeerLoss> Peers::first_of(const std::vector<int>& ranks) const {
   return first == nullptr ? std::nullopt : std::optional(*first);
 }
 
-std::optional<PeerLoss> Peers::first_lost(const std::vector<int>& ranks) const {
-  const std::lock_guard lock(mutex_);
-  return first_of(ranks);
-}
-
 std::optional<PeerLoss> Peers::await_lost(const std::vector<int>& ranks,
                                           std::chrono::milliseconds most) const {
   std::unique_lock lock(mutex_);

@@ -35,8 +35,7 @@ class Peers {
   bool any_lost() const { return lost_count_.load(std::memory_order_acquire) != 0; }
   std::optional<PeerLoss> loss_of(int rank) const;
   // Of these ranks, the one lost first; ranks that merely left count last. nullopt: none is lost.
-  std::optional<PeerLoss> first_lost(const std::vector<int>& ranks) const;
-  // The same, but waits until a loss is known, at most that long.
+  // Waits until a loss is known, at most that long.
   std::optional<PeerLoss> await_lost(const std::vector<int>& ranks,
                                      std::chrono::milliseconds most) const;
 
