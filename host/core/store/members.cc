@@ -185,8 +185,6 @@ void StoreMembers::lose(int rank, PeerLoss::Reason reason) {
                          .when = Clock::now()};
   if (reason != PeerLoss::Reason::kLeft) {
     log(LogLevel::kInfo, "store", member.loss->text);
-  }
-  if (reason != PeerLoss::Reason::kLeft) {
     notify(event(Event::kLost, encode(*member.loss)), 0);
   } else {
     leaving_.push_back(rank);

@@ -22,8 +22,6 @@ std::vector<std::optional<std::string>> Store::get_ranks(const std::string& pref
   return values;
 }
 
-std::optional<Bytes32> Store::derived_key(std::string_view) const { return std::nullopt; }
-
 std::string activity_key(int rank) { return kActivityPrefix + std::to_string(rank); }
 
 void MemoryStore::set(const std::string& key, const std::string& value) {

@@ -39,7 +39,9 @@ class Store {
 
   // A key that every process of the job computes alike, and no other process can: HKDF-SHA256 of
   // the job's secret for `purpose`. It is never sent. nullopt if the store has no secret.
-  virtual std::optional<Bytes32> derived_key(std::string_view purpose) const;
+  virtual std::optional<Bytes32> derived_key(std::string_view /*purpose*/) const {
+    return std::nullopt;
+  }
 
   // A view in which every key starts with prefix + "/"; keeps the parent alive.
   static std::shared_ptr<Store> with_prefix(std::shared_ptr<Store> parent, std::string prefix);

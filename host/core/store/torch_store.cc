@@ -24,7 +24,8 @@ enum class Query : uint8_t {
   kWait = 6,
   kPing = 13
 };
-constexpr uint32_t kMagic = 0x3C85F7CE;
+constexpr std::array<uint8_t, 5> kHello = {static_cast<uint8_t>(Query::kValidate), 0xce, 0xf7, 0x85,
+                                           0x3c};
 constexpr uint8_t kReady = 0;                          // the answer to kCheck
 constexpr uint8_t kStopWaiting = 0;                    // the answer to kWait
 constexpr size_t kMaxIdle = 4;                         // connections kept
@@ -94,11 +95,7 @@ class TorchStore::Call {
     }
   }
   [[noreturn]] void fail(ErrorCode code, const std::string& reason) {
-    throw Error(code,
-                fmt::format("torchrun's store at {}:{} failed ({}): {}", store_.host_, store_.port_,
-                            what_, reason),
-                {.subject = fmt::format("{}:{}", store_.host_, store_.port_),
-                 .hint = "torchrun may have ended: look at its messages"});
+    store_.fail(code, fmt::format("failed ({}): {}", what_, reason));
   }
 
   TorchStore& store_;
@@ -122,6 +119,12 @@ TorchStore::TorchStore(std::string host, int port, std::chrono::nanoseconds time
   call.finish();
 }
 
+void TorchStore::fail(ErrorCode code, const std::string& what) const {
+  const auto address = fmt::format("{}:{}", host_, port_);
+  throw Error(code, fmt::format("torchrun's store at {} {}", address, what),
+              {.subject = address, .hint = "torchrun may have ended: look at its messages"});
+}
+
 UniqueFd TorchStore::take_connection(Deadline deadline) {
   {
     const std::lock_guard lock(mutex_);
@@ -132,15 +135,8 @@ UniqueFd TorchStore::take_connection(Deadline deadline) {
     }
   }
   UniqueFd connection = connect_tcp(host_, port_, deadline, true);
-  std::array<uint8_t, 5> hello{static_cast<uint8_t>(Query::kValidate)};
-  for (size_t i = 0; i < 4; ++i) {
-    hello[i + 1] = static_cast<uint8_t>(kMagic >> (8 * i));
-  }
-  if (send_all(connection.get(), hello.data(), hello.size(), deadline) != IoResult::kOk) {
-    throw Error(ErrorCode::kPeerLost,
-                fmt::format("torchrun's store at {}:{} closed the connection", host_, port_),
-                {.subject = fmt::format("{}:{}", host_, port_),
-                 .hint = "torchrun may have ended: look at its messages"});
+  if (send_all(connection.get(), kHello.data(), kHello.size(), deadline) != IoResult::kOk) {
+    fail(ErrorCode::kPeerLost, "closed the connection");
   }
   return connection;
 }

@@ -5,6 +5,8 @@
 // torchrun; the store of `coupler launch` authenticates.
 #pragma once
 
+#include <coupler/error.h>
+
 #include <mutex>
 #include <string>
 #include <vector>
@@ -29,6 +31,7 @@ class TorchStore : public Store {
 
   UniqueFd take_connection(Deadline deadline);
   void give_back(UniqueFd connection);
+  [[noreturn]] void fail(ErrorCode code, const std::string& what) const;
 
   const std::string host_;
   const int port_;
