@@ -13,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>

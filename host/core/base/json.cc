@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "base/text.h"

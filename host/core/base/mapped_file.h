@@ -68,9 +68,6 @@ class CheckedFile {
   // are then undefined. Reads at most one extra chunk at either end.
   void read(uint64_t offset, void* into, size_t size);
 
-  const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }
-
  private:
   void read_chunk(uint64_t chunk, char* into);
   void read_ahead(uint64_t chunk);

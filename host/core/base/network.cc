@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -62,18 +63,15 @@ std::vector<NetworkAddress> network_addresses() {
     return {};
   }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(all, &::freeifaddrs);
-  std::vector<std::pair<int, NetworkAddress>> found;
+  std::multimap<std::pair<std::string, int>, NetworkAddress> found;  // by name and preference
   for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
     const sockaddr* address = entry->ifa_addr;
     if (address != nullptr && (entry->ifa_flags & IFF_UP) != 0 &&
         (address->sa_family == AF_INET || address->sa_family == AF_INET6)) {
-      found.push_back({preference(address), {entry->ifa_name, numeric_address(address)}});
+      found.emplace(std::pair(entry->ifa_name, preference(address)),
+                    NetworkAddress{entry->ifa_name, numeric_address(address)});
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.interface_name, a.first) <
-           std::pair(b.second.interface_name, b.first);
-  });
   std::vector<NetworkAddress> result;
   result.reserve(found.size());
   for (auto& [order, address] : found) {

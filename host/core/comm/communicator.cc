@@ -194,16 +194,14 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   if (options.host_side && !backend->takes(DB_MEMORY_HOST)) host_side = make_host_side(options);
   std::vector<int> world_ranks(static_cast<size_t>(process.world_size));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
-  auto state = std::make_shared<CommunicatorState>(options.name, std::move(backend),
-                                                   std::move(store), options.backend->timeout,
-                                                   std::move(recorder), std::move(world_ranks));
-  state->set_device(options.device);
+  auto state = std::make_shared<CommunicatorState>(
+      options.name, std::move(backend), std::move(store), options.backend->timeout,
+      std::move(recorder), std::move(world_ranks), options.device);
   return std::shared_ptr<Communicator>(new Communicator(std::move(state), std::move(host_side)));
 }
 
 int Communicator::rank() const { return state_->rank; }
 int Communicator::size() const { return state_->world_size; }
-const std::string& Communicator::name() const { return state_->name; }
 std::string Communicator::backend() const { return state_->backend->plugin().name(); }
 const DeviceMemory* Communicator::device() const { return state_->device.get(); }
 
@@ -331,8 +329,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   }
   auto made = std::make_shared<CommunicatorState>(full_name, std::move(backend), std::move(store),
                                                   state.timeout, std::move(recorder),
-                                                  std::move(world_ranks));
-  made->set_device(state.device);
+                                                  std::move(world_ranks), state.device);
   return std::shared_ptr<Communicator>(new Communicator(std::move(made), std::move(host_side)));
 }
 

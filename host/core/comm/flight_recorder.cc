@@ -246,20 +246,13 @@ std::optional<Disagreement> FlightRecorder::enter_counts(uint64_t sequence,
     const uint64_t sends = peer[1 + rank_].load(std::memory_order_acquire);
     const uint64_t takes = peer[1 + world_size_ + rank_].load(std::memory_order_acquire);
     if (peer[0].load(std::memory_order_relaxed) != sequence) continue;
-    if (takes != send_counts[rank]) {
-      return Disagreement{.rank = rank,
-                          .theirs = {},
-                          .counts = Disagreement::kISend,
-                          .my_count = send_counts[rank],
-                          .their_count = takes};
-    }
-    if (sends != recv_counts[rank]) {
-      return Disagreement{.rank = rank,
-                          .theirs = {},
-                          .counts = Disagreement::kITake,
-                          .my_count = recv_counts[rank],
-                          .their_count = sends};
-    }
+    const bool i_send = takes != send_counts[rank];
+    if (!i_send && sends == recv_counts[rank]) continue;
+    return Disagreement{.rank = rank,
+                        .theirs = {},
+                        .counts = i_send ? Disagreement::kISend : Disagreement::kITake,
+                        .my_count = i_send ? send_counts[rank] : recv_counts[rank],
+                        .their_count = i_send ? takes : sends};
   }
   return std::nullopt;
 }

@@ -170,15 +170,15 @@ std::string place(const config::PluginOption& option) {
 }  // namespace
 
 PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::BackendConfig& backend,
-                             const std::string& taken)
-    : name_(plugin.name) {
+                             const std::string& taken) {
+  const std::string name = plugin.name;
   uint64_t count = 0;
   const db_option* const* known = plugin.default_options(&count);
-  const auto table = backend.options.find(name_);
+  const auto table = backend.options.find(name);
   if (table == backend.options.end()) return;
   for (const config::PluginOption& option : table->second) {
     if (!taken.empty() && option.key == taken) continue;
-    const std::string key = fmt::format("backend.{}.{}", name_, option.key);
+    const std::string key = fmt::format("backend.{}.{}", name, option.key);
     const auto* const* found = std::find_if(
         known, known + count, [&](const db_option* other) { return option.key == other->key; });
     if (found == known + count) {
@@ -187,7 +187,7 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::Bac
         valid += fmt::format("{}{}", valid.empty() ? "" : ", ", known[i]->key);
       }
       fail_config(fmt::format("{}{}: the backend '{}' has no such option; {}", place(option), key,
-                              name_, valid.empty() ? "it has no options" : "it has: " + valid),
+                              name, valid.empty() ? "it has no options" : "it has: " + valid),
                   key, "correct or remove the option");
     }
     db_option converted = convert(option);
@@ -205,29 +205,9 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::Bac
       converted.string = texts_.emplace_back(std::get<std::string>(option.value)).c_str();
     }
     pointers_.push_back(&options_.emplace_back(converted));
+    settings_.emplace_back(
+        key, std::visit([](const auto& value) { return fmt::format("{}", value); }, option.value));
   }
-}
-
-std::vector<std::pair<std::string, std::string>> PluginOptions::settings() const {
-  std::vector<std::pair<std::string, std::string>> settings;
-  for (const db_option& option : options_) {
-    std::string value;
-    switch (option.type) {
-      case DB_OPTION_STRING:
-        value = option.string;
-        break;
-      case DB_OPTION_I64:
-        value = fmt::format("{}", option.i64);
-        break;
-      case DB_OPTION_F64:
-        value = fmt::format("{}", option.f64);
-        break;
-      default:
-        value = option.boolean != 0 ? "true" : "false";
-    }
-    settings.emplace_back(fmt::format("backend.{}.{}", name_, option.key), value);
-  }
-  return settings;
 }
 
 std::string base_option(const std::string& plugin, const config::BackendConfig& backend) {
@@ -332,7 +312,8 @@ SharedSettings RawCommunicator::settings() const {
                              {table.name + std::string(" (plugin version)"), table.version},
                              {table.name + std::string(" (plugin ABI)"),
                               fmt::format("{}.{}", table.abi_major, table.abi_minor)}};
-  for (auto& setting : options_->settings()) settings.push_back(std::move(setting));
+  const SharedSettings& own = options_->settings();
+  settings.insert(settings.end(), own.begin(), own.end());
   if (base_) {
     SharedSettings below = base_->settings();
     below[0].first = fmt::format("backend.{}.base", table.name);

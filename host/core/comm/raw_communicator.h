@@ -60,10 +60,10 @@ class PluginOptions {
   const db_option* const* data() const { return pointers_.data(); }
   uint64_t size() const { return pointers_.size(); }
   // Key and value as strings, for ranks to compare.
-  std::vector<std::pair<std::string, std::string>> settings() const;
+  const SharedSettings& settings() const { return settings_; }
 
  private:
-  std::string name_;
+  SharedSettings settings_;
   std::deque<std::string> texts_;
   std::deque<db_option> options_;
   std::vector<const db_option*> pointers_;

@@ -100,7 +100,8 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
                                      std::shared_ptr<store::Store> store_in,
                                      std::chrono::nanoseconds timeout_in,
                                      std::unique_ptr<FlightRecorder> recorder_in,
-                                     std::vector<int> world_ranks_in)
+                                     std::vector<int> world_ranks_in,
+                                     std::shared_ptr<const DeviceMemory> device_in)
     : name(std::move(name_in)),
       rank(raw->get()->rank),
       world_size(raw->get()->size),
@@ -113,6 +114,8 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
       backend(std::move(raw)),
       communicator(backend->get()),
       functions(&backend->functions()),
+      device(std::move(device_in)),
+      on_streams(device != nullptr && device->is_cuda() && backend->takes(DB_MEMORY_CUDA)),
       recorder(std::move(recorder_in)),
       sent(static_cast<size_t>(world_size)),
       received(static_cast<size_t>(world_size)) {
@@ -350,11 +353,6 @@ void CommunicatorState::remove_pending(PendingOperation* operation) {
   *found = pending.back();
   pending.pop_back();
   pending_count.fetch_sub(1, std::memory_order_relaxed);
-}
-
-void CommunicatorState::set_device(std::shared_ptr<const DeviceMemory> memory) {
-  device = std::move(memory);
-  on_streams = device != nullptr && device->is_cuda() && backend->takes(DB_MEMORY_CUDA);
 }
 
 void CommunicatorState::park(std::unique_ptr<PendingOperation> operation) {

@@ -73,7 +73,8 @@ struct PendingOperation {
 struct CommunicatorState {
   CommunicatorState(std::string name, std::shared_ptr<RawCommunicator> backend,
                     std::shared_ptr<store::Store> store, std::chrono::nanoseconds timeout,
-                    std::unique_ptr<FlightRecorder> recorder, std::vector<int> world_ranks);
+                    std::unique_ptr<FlightRecorder> recorder, std::vector<int> world_ranks,
+                    std::shared_ptr<const DeviceMemory> device);
   ~CommunicatorState();
   CommunicatorState(const CommunicatorState&) = delete;
   CommunicatorState& operator=(const CommunicatorState&) = delete;
@@ -100,8 +101,6 @@ struct CommunicatorState {
   void add_pending(PendingOperation* operation);
   void remove_pending(PendingOperation* operation);
 
-  // Before the first operation.
-  void set_device(std::shared_ptr<const DeviceMemory> memory);
   // Takes over a pending operation that a stream waits for: it is watched until it ends.
   void park(std::unique_ptr<PendingOperation> operation);
   // Releases those that have ended. The failure of one ends the communicator.
@@ -138,10 +137,10 @@ struct CommunicatorState {
   std::shared_ptr<RawCommunicator> backend;
   db_communicator* const communicator;
   const db_communicator_functions* const functions;
-  std::shared_ptr<const DeviceMemory> device;  // null: host memory only
-  bool on_streams = false;                     // the backend takes its memory
-  std::unique_ptr<FlightRecorder> recorder;    // null: world 1 or several machines
-  std::unique_ptr<FailureNotifier> notifier;   // null: world 1
+  const std::shared_ptr<const DeviceMemory> device;  // null: host memory only
+  const bool on_streams;                             // the backend takes its memory
+  std::unique_ptr<FlightRecorder> recorder;          // null: world 1 or several machines
+  std::unique_ptr<FailureNotifier> notifier;         // null: world 1
 
   std::mutex submit_mutex;
   uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;

@@ -1,7 +1,6 @@
 #include "plugin/check.h"
 
 #include <coupler/distributed_backend.h>
-#include <coupler/error.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -30,15 +29,9 @@
 namespace coupler::plugin {
 
 // Reads a file's ELF headers, so that a text file, a library for another machine or a truncated one
-// is reported as such before the dynamic linker sees it. Pure function; [any-thread].
+// is reported as such before the dynamic linker sees it.
 
 namespace {
-
-struct ElfReport {
-  std::string problem;    // what is wrong, "" if nothing: "is not an ELF file (…)"
-  std::string hint;       // what to do about it
-  bool has_entry = true;  // false: its symbol table lacks the entry symbol; true if unknown
-};
 
 #if defined(__x86_64__)
 constexpr uint16_t kMachine = EM_X86_64;
@@ -92,10 +85,10 @@ uint64_t end_of(uint64_t offset, uint64_t size) {
   return size > UINT64_MAX - offset ? UINT64_MAX : offset + size;
 }
 
-ElfReport truncated(uint64_t size, uint64_t needed) {
+[[noreturn]] void refuse_truncated(const std::string& path, uint64_t size, uint64_t needed) {
   const std::string of =
       needed == UINT64_MAX ? "" : fmt::format(", but its headers describe at least {}", needed);
-  return {fmt::format("is truncated: the file has {} bytes{}", size, of), kRebuild};
+  refuse_plugin(path, fmt::format("is truncated: the file has {} bytes{}", size, of), kRebuild);
 }
 
 bool lacks_symbol(int fd, const std::vector<Elf64_Shdr>& sections, std::string_view wanted) {
@@ -118,27 +111,30 @@ bool lacks_symbol(int fd, const std::vector<Elf64_Shdr>& sections, std::string_v
 }
 
 // fd is open for reading; size is its length in bytes.
-ElfReport inspect_elf(int fd, uint64_t size, const char* entry_symbol) {
+void check_elf(const std::string& path, int fd, uint64_t size) {
   Elf64_Ehdr header = {};
   const uint64_t start = std::min<uint64_t>(size, sizeof(header));
-  if (!read_at(fd, &header, start, 0)) return {"cannot be read to the end", kRebuild};
+  if (!read_at(fd, &header, start, 0)) refuse_plugin(path, "cannot be read to the end", kRebuild);
   if (start < SELFMAG || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return {size == 0 ? "is an empty file" : "is not an ELF file (a Linux shared library is one)",
-            "name the compiled library, not its source, archive or folder"};
+    refuse_plugin(
+        path, size == 0 ? "is an empty file" : "is not an ELF file (a Linux shared library is one)",
+        "name the compiled library, not its source, archive or folder");
   }
-  if (size < sizeof(header)) return truncated(size, sizeof(header));
+  if (size < sizeof(header)) refuse_truncated(path, size, sizeof(header));
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != kByteOrder ||
       header.e_machine != kMachine) {
-    return {fmt::format("is built for another machine: {}{}{}, but this one is {}",
-                        machine_name(header.e_machine),
-                        header.e_ident[EI_CLASS] == ELFCLASS64 ? "" : ", 32 bits",
-                        header.e_ident[EI_DATA] == kByteOrder ? "" : ", other byte order",
-                        machine_name(kMachine)),
-            "build it on or for this machine"};
+    refuse_plugin(path,
+                  fmt::format("is built for another machine: {}{}{}, but this one is {}",
+                              machine_name(header.e_machine),
+                              header.e_ident[EI_CLASS] == ELFCLASS64 ? "" : ", 32 bits",
+                              header.e_ident[EI_DATA] == kByteOrder ? "" : ", other byte order",
+                              machine_name(kMachine)),
+                  "build it on or for this machine");
   }
   if (header.e_type != ET_DYN) {
-    return {fmt::format("is an ELF file but not a shared library (type {})", header.e_type),
-            "link it with -shared"};
+    refuse_plugin(path,
+                  fmt::format("is an ELF file but not a shared library (type {})", header.e_type),
+                  "link it with -shared");
   }
 
   uint64_t needed = end_of(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr));
@@ -146,12 +142,12 @@ ElfReport inspect_elf(int fd, uint64_t size, const char* entry_symbol) {
     needed =
         std::max(needed, end_of(header.e_shoff, uint64_t{header.e_shnum} * sizeof(Elf64_Shdr)));
   }
-  if (needed > size) return truncated(size, needed);
+  if (needed > size) refuse_truncated(path, size, needed);
   std::vector<Elf64_Phdr> segments(header.e_phnum);
   std::vector<Elf64_Shdr> sections(header.e_shoff != 0 ? header.e_shnum : 0);
   if (!read_at(fd, segments.data(), segments.size() * sizeof(Elf64_Phdr), header.e_phoff) ||
       !read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff)) {
-    return {"cannot be read to the end", kRebuild};
+    refuse_plugin(path, "cannot be read to the end", kRebuild);
   }
   for (const Elf64_Phdr& segment : segments) {
     needed = std::max(needed, end_of(segment.p_offset, segment.p_filesz));
@@ -161,11 +157,13 @@ ElfReport inspect_elf(int fd, uint64_t size, const char* entry_symbol) {
       needed = std::max(needed, end_of(section.sh_offset, section.sh_size));
     }
   }
-  if (needed > size) return truncated(size, needed);
+  if (needed > size) refuse_truncated(path, size, needed);
 
-  ElfReport report;
-  report.has_entry = !lacks_symbol(fd, sections, entry_symbol);
-  return report;
+  if (lacks_symbol(fd, sections, DB_ENTRY_SYMBOL)) {
+    refuse_plugin(path,
+                  "is a shared library but not a backend: it does not export " DB_ENTRY_SYMBOL,
+                  "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
+  }
 }
 
 // Whether the group of a file is its owner's own: the same name, and no other members. Systems that
@@ -289,14 +287,7 @@ std::string check_plugin_file(const std::string& path, const std::string& sha256
   }
   check_owner(path, "the file", status, real);
   check_folders(path, real);
-  const ElfReport elf =
-      inspect_elf(file.get(), static_cast<uint64_t>(status.st_size), DB_ENTRY_SYMBOL);
-  if (!elf.problem.empty()) refuse_plugin(path, elf.problem, elf.hint);
-  if (!elf.has_entry) {
-    refuse_plugin(path,
-                  "is a shared library but not a backend: it does not export " DB_ENTRY_SYMBOL,
-                  "mark the entry function with DB_EXPORT; in C++ it must be extern \"C\"");
-  }
+  check_elf(path, file.get(), static_cast<uint64_t>(status.st_size));
   if (!sha256.empty()) check_sha256(path, file.get(), sha256);
   return real;
 }

@@ -13,7 +13,6 @@
 #include <sstream>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file_descriptor.h"

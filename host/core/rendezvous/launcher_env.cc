@@ -12,11 +12,6 @@
 namespace coupler::rendezvous {
 namespace {
 
-bool is_set(const EnvironmentLookup& lookup, const char* variable) {
-  const auto text = lookup(variable);
-  return text && !text->empty();
-}
-
 // nullopt if the whole text is not a number of at least `least`.
 std::optional<int> whole_number(std::string_view text, int least) {
   int number = 0;
@@ -32,12 +27,9 @@ std::optional<int> whole_number(std::string_view text, int least) {
 // -2), the interactive shell (-6) and other helpers.
 bool is_task_of_a_step(const EnvironmentLookup& lookup) {
   const auto step = lookup("SLURM_STEP_ID");
-  if (!step || step->empty()) {
-    return false;
-  }
   uint64_t number = 0;
-  const auto* end = step->data() + step->size();
-  const auto [stop, status] = std::from_chars(step->data(), end, number);
+  const auto* end = step.data() + step.size();
+  const auto [stop, status] = std::from_chars(step.data(), end, number);
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   return status == std::errc() && stop == end && number < kFirstReserved;
 }
@@ -49,7 +41,7 @@ bool applies(const EnvironmentLookup& lookup, const LauncherRow& row) {
   if (row.kind == LauncherKind::kKubernetes) {
     // Kubernetes itself sets an index but not a size: without WORLD_SIZE the pods are independent
     // of each other. With RANK, another launcher has already identified this process.
-    return is_set(lookup, row.rank) && is_set(lookup, row.world_size) && !is_set(lookup, "RANK");
+    return !lookup(row.rank).empty() && !lookup(row.world_size).empty() && lookup("RANK").empty();
   }
   return true;
 }
@@ -59,16 +51,16 @@ std::optional<FoundVariable> slurm_local_world(const EnvironmentLookup& lookup) 
   constexpr const char* kList = "SLURM_STEP_TASKS_PER_NODE";
   const auto list = lookup(kList);
   const auto node = read_number(lookup, "SLURM_NODEID", 0);
-  if (!list || list->empty() || !node) {
+  if (list.empty() || !node) {
     return std::nullopt;
   }
-  const auto tasks = tasks_of_node(*list, node->number);
+  const auto tasks = tasks_of_node(list, node->number);
   if (!tasks) {
-    fail_config(fmt::format("{}={} has no entry for node {} ({})", kList, *list, node->number,
+    fail_config(fmt::format("{}={} has no entry for node {} ({})", kList, list, node->number,
                             for_message(*node)),
                 kList, "start the program with srun; its variables must not be changed");
   }
-  return FoundVariable{kList, *list, *tasks};
+  return FoundVariable{kList, list, *tasks};
 }
 
 }  // namespace
@@ -98,10 +90,10 @@ std::string for_message(const FoundVariable& found) {
 
 std::optional<FoundVariable> read_number(const EnvironmentLookup& lookup, const char* variable,
                                          int least) {
-  if (variable == nullptr || !is_set(lookup, variable)) {
+  const std::string text = variable == nullptr ? "" : lookup(variable);
+  if (text.empty()) {
     return std::nullopt;
   }
-  const std::string text = *lookup(variable);
   const auto number = whole_number(text, least);
   if (!number) {
     fail_config(
@@ -135,7 +127,7 @@ std::optional<LauncherClaim> read_claim(const EnvironmentLookup& lookup, const L
   }
   // PMI variables without hydra's local ranks come from srun: --mpi=pmi2, the default on many
   // clusters.
-  if (row.kind == LauncherKind::kMpich && !claim.local_rank && is_set(lookup, "SLURM_JOB_ID")) {
+  if (row.kind == LauncherKind::kMpich && !claim.local_rank && !lookup("SLURM_JOB_ID").empty()) {
     claim.places_launchers = true;
   }
   return claim;

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "plugin/plugin.h"
 #include "rendezvous/launcher_env.h"
 
@@ -110,7 +110,7 @@ int checked_port(const FoundVariable& port) {
 void read_master(const EnvironmentLookup& lookup, const LauncherClaim& claim, ProcessInfo& info) {
   const auto host = lookup("MASTER_ADDR");
   const auto port = read_number(lookup, "MASTER_PORT", 1);
-  if (!host || host->empty() || !port) {
+  if (host.empty() || !port) {
     const char* missing = port ? "MASTER_ADDR" : "MASTER_PORT";
     fail_config(fmt::format("{} and {}={} are set, but {} is not: the ranks meet there",
                             claim.row->rank, claim.row->world_size, info.world_size, missing),
@@ -118,14 +118,14 @@ void read_master(const EnvironmentLookup& lookup, const LauncherClaim& claim, Pr
                 "start the program with `torchrun` or `coupler launch`, or set MASTER_ADDR and "
                 "MASTER_PORT");
   }
-  info.store_host = *host;
+  info.store_host = host;
   info.store_port = checked_port(*port);
 }
 
 // Where ranks on several machines meet if their launcher does not say. With Slurm, on the first
 // node, at a port derived from the job, unless MASTER_ADDR or MASTER_PORT is set.
 void read_place(const EnvironmentLookup& lookup, ProcessInfo& info) {
-  std::string host = lookup("MASTER_ADDR").value_or("");
+  std::string host = lookup("MASTER_ADDR");
   const auto said = read_number(lookup, "MASTER_PORT", 1);
   int port = said ? checked_port(*said) : 0;
   if (info.launcher == LauncherKind::kSlurm) {
@@ -134,7 +134,7 @@ void read_place(const EnvironmentLookup& lookup, ProcessInfo& info) {
     constexpr int kFirst = 20000;
     constexpr int kPorts = 12000;  // below Linux's ephemeral ports
     const int number = (job ? job->number : 0) % kPorts * 31 + (step ? step->number : 0) % kPorts;
-    host = host.empty() ? first_slurm_node(lookup("SLURM_STEP_NODELIST").value_or("")) : host;
+    host = host.empty() ? first_slurm_node(lookup("SLURM_STEP_NODELIST")) : host;
     port = port == 0 ? kFirst + number % kPorts : port;
   }
   if (!host.empty() && port != 0) {
@@ -149,12 +149,11 @@ bool is_alone_in_a_pod(const EnvironmentLookup& lookup, const LauncherClaim& cla
       claim.row->kind == LauncherKind::kMpich) {
     return false;
   }
-  const auto index = lookup("JOB_COMPLETION_INDEX");
-  const auto node = lookup("PET_NODE_RANK");  // PyTorchJob's
-  if ((!index || index->empty()) && (!node || node->empty())) {
+  // The latter is PyTorchJob's.
+  if (lookup("JOB_COMPLETION_INDEX").empty() && lookup("PET_NODE_RANK").empty()) {
     return false;
   }
-  const auto each = lookup("PET_NPROC_PER_NODE").value_or("");
+  const auto each = lookup("PET_NPROC_PER_NODE");
   if (!each.empty() && each != "1" && each.find_first_not_of("0123456789") == std::string::npos) {
     fail_config(
         fmt::format("PET_NPROC_PER_NODE={} requests {} processes in each pod, but the program was "
@@ -214,13 +213,12 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
     return info;  // there are no other ranks
   }
   if (info.launcher == LauncherKind::kCoupler) {
-    const auto file = lookup("COUPLER_JOB_FILE");
-    if (!file || file->empty()) {
+    info.job_file = lookup("COUPLER_JOB_FILE");
+    if (info.job_file.empty()) {
       fail_config(fmt::format("{} is set, but COUPLER_JOB_FILE is not: the ranks cannot meet",
                               for_message(*first->rank)),
                   "COUPLER_JOB_FILE", "start the program with `coupler launch`");
     }
-    info.job_file = *file;
   } else if (info.launcher == LauncherKind::kTorchrun ||
              info.launcher == LauncherKind::kKubernetes) {
     read_master(lookup, *first, info);
@@ -230,12 +228,7 @@ ProcessInfo detect_process(const EnvironmentLookup& lookup) {
   return info;
 }
 
-ProcessInfo detect_process() {
-  return detect_process([](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  });
-}
+ProcessInfo detect_process() { return detect_process(environment_value); }
 
 const char* launcher_name(LauncherKind kind) {
   for (const LauncherRow& row : launcher_table()) {

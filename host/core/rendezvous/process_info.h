@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,7 +35,8 @@ struct ProcessInfo {
   int store_port = 0;
 };
 
-using EnvironmentLookup = std::function<std::optional<std::string>(const std::string&)>;
+// A variable's value; "" if it is not set.
+using EnvironmentLookup = std::function<std::string(const char* name)>;
 
 // Reads the variables of one launcher, or of none: world 1. Throws Error(kConfig), naming the
 // variables and their values, if two launchers disagree (RANK=0 and OMPI_COMM_WORLD_RANK=1), a rank

@@ -5,13 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <iterator>
-#include <sstream>
 
-#include "base/log.h"
 #include "base/network.h"
 #include "base/process.h"
 #include "store/failure_detector.h"

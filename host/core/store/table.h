@@ -1,5 +1,5 @@
 // StoreTable: the keys, numbers and waiters of a store, with their caps. Knows no sockets. Not
-// thread-safe: the server's io thread (or the memory store's lock) owns it.
+// thread-safe: the server's io thread owns it.
 #pragma once
 
 #include <cstdint>

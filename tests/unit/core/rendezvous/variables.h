@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 
 #include "rendezvous/process_info.h"
@@ -12,9 +11,9 @@ namespace coupler::rendezvous {
 using Variables = std::map<std::string, std::string>;
 
 inline ProcessInfo detect(const Variables& variables) {
-  return detect_process([&](const std::string& name) -> std::optional<std::string> {
+  return detect_process([&](const char* name) {
     const auto found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional(found->second);
+    return found == variables.end() ? "" : found->second;
   });
 }
 
