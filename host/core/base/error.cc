@@ -40,35 +40,14 @@ std::string with_hint(const std::string& message, const std::string& hint) {
 }  // namespace
 
 std::string_view to_string(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kUsage:
-      return "usage";
-    case ErrorCode::kConfig:
-      return "configuration";
-    case ErrorCode::kPlugin:
-      return "plugin";
-    case ErrorCode::kInvalidArgument:
-      return "invalid argument";
-    case ErrorCode::kUnsupported:
-      return "unsupported";
-    case ErrorCode::kMismatch:
-      return "mismatch";
-    case ErrorCode::kPeerLost:
-      return "peer lost";
-    case ErrorCode::kTimeout:
-      return "timeout";
-    case ErrorCode::kAborted:
-      return "aborted";
-    case ErrorCode::kIo:
-      return "input/output";
-    case ErrorCode::kPreempted:
-      return "preempted";
-    case ErrorCode::kInternal:
-      return "internal";
-    case ErrorCode::kOutOfMemory:
-      return "out of memory";
-  }
-  return "unknown";
+  // In the order of ErrorCode.
+  constexpr std::array<std::string_view, 13> kNames = {
+      "usage",     "configuration", "plugin",       "invalid argument", "unsupported",
+      "mismatch",  "peer lost",     "timeout",      "aborted",          "input/output",
+      "preempted", "internal",      "out of memory"};
+  static_assert(kNames.size() == static_cast<size_t>(ErrorCode::kOutOfMemory) + 1);
+  const auto index = static_cast<size_t>(code);
+  return index < kNames.size() ? kNames[index] : "unknown";
 }
 
 Error::Error(ErrorCode code, const std::string& message, ErrorDetail detail)

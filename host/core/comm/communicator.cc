@@ -202,6 +202,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
 
 int Communicator::rank() const { return state_->rank; }
 int Communicator::size() const { return state_->world_size; }
+const std::string& Communicator::name() const { return state_->name; }
 std::string Communicator::backend() const { return state_->backend->plugin().name(); }
 const DeviceMemory* Communicator::device() const { return state_->device.get(); }
 

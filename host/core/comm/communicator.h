@@ -94,6 +94,7 @@ class Communicator {
 
   int rank() const;
   int size() const;
+  const std::string& name() const;
   std::string backend() const;  // its name
 
   // A db_op without struct_size, flags and timeout (they are filled in); see distributed_backend.h

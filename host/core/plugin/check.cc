@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -47,24 +48,12 @@ constexpr const char* kRebuild = "rebuild it, or copy it again";
 constexpr uint64_t kLargestTable = 256u << 20;
 
 std::string machine_name(unsigned machine) {
-  switch (machine) {
-    case EM_386:
-      return "32-bit x86";
-    case EM_X86_64:
-      return "x86-64";
-    case EM_ARM:
-      return "32-bit ARM";
-    case EM_AARCH64:
-      return "aarch64";
-    case EM_PPC64:
-      return "ppc64";
-    case EM_RISCV:
-      return "RISC-V";
-    case EM_S390:
-      return "s390";
-    default:
-      return fmt::format("ELF machine {}", machine);
-  }
+  static const std::map<unsigned, const char*> kNames = {
+      {EM_386, "32-bit x86"},  {EM_X86_64, "x86-64"}, {EM_ARM, "32-bit ARM"},
+      {EM_AARCH64, "aarch64"}, {EM_PPC64, "ppc64"},   {EM_RISCV, "RISC-V"},
+      {EM_S390, "s390"}};
+  const auto known = kNames.find(machine);
+  return known != kNames.end() ? known->second : fmt::format("ELF machine {}", machine);
 }
 
 bool read_at(int fd, void* to, uint64_t size, uint64_t offset) {

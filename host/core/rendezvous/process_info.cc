@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <regex>
 #include <utility>
 #include <vector>
 
@@ -13,24 +14,10 @@
 namespace coupler::rendezvous {
 
 std::string first_slurm_node(std::string_view list) {
-  std::string node;
-  bool skipping = false;  // the rest of a bracket, after its first number
-  bool inside = false;
-  for (const char c : list) {
-    if (c == '[') {
-      inside = true;
-    } else if (c == ']') {
-      inside = skipping = false;
-    } else if (inside) {
-      skipping = skipping || c == ',' || c == '-';
-      if (!skipping) node += c;
-    } else if (c == ',') {
-      break;
-    } else {
-      node += c;
-    }
-  }
-  return node;
+  // What is in brackets stands for its first number.
+  static const std::regex kBrackets(R"(\[([^\],-]*)[^\]]*\])");
+  const std::string plain = std::regex_replace(std::string(list), kBrackets, "$1");
+  return plain.substr(0, plain.find(','));
 }
 
 namespace {

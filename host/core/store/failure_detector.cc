@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
+
 namespace coupler::store {
 namespace {
 
@@ -44,25 +46,13 @@ std::optional<Reason> detect_failure(const SilentPeer& peer,
 }
 
 std::string describe_loss(int rank, long pid, Reason reason) {
-  const char* what = "";
-  switch (reason) {
-    case Reason::kLeft:
-      what = "has left the job";
-      break;
-    case Reason::kFailed:
-      what = "has left the job after an error";
-      break;
-    case Reason::kGone:
-      what = "is gone: it ended without leaving the job";
-      break;
-    case Reason::kStopped:
-      what = "is stopped: it does not answer, although its machine does";
-      break;
-    case Reason::kUnreachable:
-      what = "cannot be reached: its machine acknowledges nothing";
-      break;
-  }
-  return fmt::format("rank {} (process {}) {}", rank, pid, what);
+  // In the order of Reason.
+  constexpr std::array<const char*, 5> kWhat = {
+      "has left the job", "has left the job after an error",
+      "is gone: it ended without leaving the job",
+      "is stopped: it does not answer, although its machine does",
+      "cannot be reached: its machine acknowledges nothing"};
+  return fmt::format("rank {} (process {}) {}", rank, pid, kWhat.at(static_cast<size_t>(reason)));
 }
 
 }  // namespace coupler::store
