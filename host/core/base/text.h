@@ -31,4 +31,7 @@ size_t edit_distance(std::string_view a, std::string_view b);
 // also matches alone: 'seed' is near 'training.seed', 'threads' near 'x.threads_per_process'.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
+// "; did you mean 'training.seed'?", for the end of a message; "" if no candidate is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+
 }  // namespace coupler

@@ -56,9 +56,8 @@ void check_ties(const ModuleTree& tree, const DeviceMap& map) {
 void check_path(const ModuleTree& tree, const std::string& path, const std::string& what) {
   const std::vector<std::string> paths = all_paths(tree);
   if (std::find(paths.begin(), paths.end(), path) != paths.end()) return;
-  const std::string near = nearest_name(path, paths);
   fail_argument(fmt::format("{}: the model has no module or tensor '{}'{}", what, for_message(path),
-                            near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
+                            did_you_mean(path, paths)),
                 path, "name modules and tensors as named_modules and named_parameters do");
 }
 
@@ -72,19 +71,11 @@ void check_map(const ModuleTree& tree, const DeviceMap& map) {
   check_ties(tree, map);
 }
 
-void check_largest_layer(const ModuleTree& tree, const TreeSizes& sizes, const MaxMemory& memory,
-                         const std::vector<std::string>& no_split) {
+void check_size(const std::string& name, uint64_t bytes, const MaxMemory& memory) {
   uint64_t most = 0;
-  for (const auto& [device, bytes] : memory.devices())
-    if (!device.is_disk()) most = std::max(most, bytes);
-  const auto top = top_level(tree);
-  const LargestLayers largest = largest_layers(tree, sizes, no_split, {top.begin(), top.end()});
-  const auto bytes = static_cast<uint64_t>((largest.bits + 7) / 8);
+  for (const auto& [device, limit] : memory.devices())
+    if (!device.is_disk()) most = std::max(most, limit);
   if (bytes <= most) return;
-  refuse_size(tree.name(largest.layers.front()), bytes, most);
-}
-
-void refuse_size(const std::string& name, uint64_t bytes, uint64_t most) {
   fail_argument(
       fmt::format("'{}' takes {} ({} bytes), and no device may hold more than {} ({} bytes)", name,
                   format_byte_size(bytes), bytes, format_byte_size(most), most),

@@ -1,30 +1,19 @@
 #include "placement/cost_model.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <boost/container/small_vector.hpp>
 #include <map>
 #include <numeric>
 #include <set>
 
+#include "base/error.h"
 #include "placement/device_map.h"
 #include "placement/module_tree.h"
 
 namespace coupler::placement {
 namespace {
-
-// Looks up the longest path in `uses` that is the module or one above it; 1 without any.
-double uses_of(const std::map<std::string, double>& uses, std::string path) {
-  while (true) {
-    const auto found = uses.find(path);
-    if (found != uses.end()) return found->second;
-    if (path.empty()) return 1;
-    const size_t dot = path.rfind('.');
-    path.resize(dot == std::string::npos ? 0 : dot);
-  }
-}
 
 class Units {
  public:
@@ -33,9 +22,8 @@ class Units {
     for (const auto& [path, uses] : options.uses) {
       check_path(tree, path, "uses");
       if (!(uses > 0))
-        throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("uses: '{}' is used {} times per run", path, uses),
-                    {.subject = path, .hint = "give a number above 0"});
+        fail_argument(fmt::format("uses: '{}' is used {} times per run", path, uses), path,
+                      "give a number above 0");
     }
     uint64_t cpu = 0;
     for (const auto& [device, bytes] : options.max_memory.devices())
@@ -52,7 +40,8 @@ class Units {
 
   RunUnit unit_of(std::vector<TreeItem> items, std::vector<size_t> tensors) const {
     RunUnit unit;
-    unit.uses = uses_of(options_.uses, tree_.name(items.front()));
+    const auto uses = find_nearest(options_.uses, tree_.name(items.front()));
+    if (uses != options_.uses.end()) unit.uses = uses->second;
     std::set<uint64_t> met;
     for (const size_t t : tensors) {
       const TreeTensor& tensor = tree_.tensors[t];
@@ -164,48 +153,39 @@ namespace {
 
 void check_rate(double rate, const std::string& name) {
   if (rate > 0) return;
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("rates: {} is {}", name, rate),
-              {.subject = name, .hint = "give a number of bytes per second above 0"});
+  fail_argument(fmt::format("rates: {} is {}", name, rate), name,
+                "give a number of bytes per second above 0");
 }
 
 // One pass over the units in order.
 class Run {
  public:
   Run(const CostModel& model, const std::vector<size_t>& assignment)
-      : model_(model), assignment_(assignment) {
-    const size_t accelerators = model.cpu();
-    main_ = model.cpu();
+      : model_(model), assignment_(assignment), used_(model.devices.size()) {
+    main_ = model.cpu();  // if the map has no accelerator, everything runs there
     for (const size_t device : assignment) main_ = std::min(main_, device);
-    // If the map has no accelerator, everything runs on the CPU.
-    if (main_ > accelerators) main_ = accelerators;
     for (size_t u = 0; u < assignment.size(); ++u) {
       const CostUnit& unit = model.units[u];
       const bool offloaded = assignment[u] >= model.cpu() && assignment[u] != main_;
-      *used(assignment[u]) += unit.lives;
-      if (offloaded) *used(main_) += unit.stays;
+      used_[assignment[u]] += unit.lives;
+      if (offloaded) used_[main_] += unit.stays;
     }
     for (size_t d = 0; d < model.disk(); ++d)
-      result_.fits = result_.fits && *used(d) <= model.memory[d];
+      result_.fits = result_.fits && used_[d] <= model.memory[d];
   }
 
-  PredictedTime result(std::vector<PredictedRun::Unit>* details) {
-    for (size_t u = 0; u < assignment_.size(); ++u) step(u, details);
+  PredictedRun result(bool with_units) {
+    for (size_t u = 0; u < assignment_.size(); ++u) step(u, with_units);
     result_.seconds = now_;
-    return result_;
+    return std::move(result_);
   }
 
  private:
-  // A search makes millions of predictions: no allocation unless there are many devices.
-  uint64_t* used(size_t device) {
-    if (device < few_.size()) return &few_[device];
-    if (many_.size() <= device) many_.resize(device + 1);
-    return &many_[device];
-  }
-  bool room(size_t device, uint64_t bytes) {
-    return *used(device) + bytes <= model_.memory[device];
+  bool room(size_t device, uint64_t bytes) const {
+    return used_[device] + bytes <= model_.memory[device];
   }
 
-  void step(size_t u, std::vector<PredictedRun::Unit>* details) {
+  void step(size_t u, bool with_units) {
     const CostUnit& unit = model_.units[u];
     size_t runs = assignment_[u];
     if (runs >= model_.cpu() && runs != main_)
@@ -215,16 +195,16 @@ class Run {
     double begins = now_;
     if (runs != assignment_[u]) {
       begins = std::max(now_, copied(unit, assignment_[u], runs));
-      result_.waiting += begins - now_;
+      result_.waiting_seconds += begins - now_;
     }
     now_ = begins + unit.reads / model_.rate[runs];
-    result_.compute += now_ - begins;
+    result_.compute_seconds += now_ - begins;
     if (runs != assignment_[u]) {
       before_last_ = last_;
       last_ = {now_, unit.moves, runs};
     }
-    if (details != nullptr)
-      details->push_back(
+    if (with_units)
+      result_.units.push_back(
           {"", unit.lives, model_.devices[assignment_[u]], model_.devices[runs], begins, now_});
   }
 
@@ -248,12 +228,12 @@ class Run {
 
   const CostModel& model_;
   const std::vector<size_t>& assignment_;
-  std::array<uint64_t, 18> few_{};
-  std::vector<uint64_t> many_;
+  // A search makes millions of predictions: no allocation unless there are many devices.
+  boost::container::small_vector<uint64_t, 18> used_;
   size_t main_ = 0, running_ = 0;
   double now_ = 0, copying_ = 0;  // when the last unit ends, when the last copy ends
   Copy last_, before_last_;
-  PredictedTime result_;
+  PredictedRun result_;
 };
 
 }  // namespace
@@ -287,9 +267,9 @@ CostModel make_cost_model(const std::vector<RunUnit>& units, const DeviceMapOpti
   return model;
 }
 
-PredictedTime predict_time(const CostModel& model, const std::vector<size_t>& assignment,
-                           std::vector<PredictedRun::Unit>* details) {
-  return Run(model, assignment).result(details);
+PredictedRun predict_time(const CostModel& model, const std::vector<size_t>& assignment,
+                          bool with_units) {
+  return Run(model, assignment).result(with_units);
 }
 
 }  // namespace coupler::placement

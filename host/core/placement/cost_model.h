@@ -59,17 +59,12 @@ struct CostModel {
   size_t disk() const { return devices.size() - 1; }
 };
 
-struct PredictedTime {
-  double seconds = 0, compute = 0, waiting = 0;
-  bool fits = true;
-};
-
 // Throws Error(kInvalidArgument) for a rate that is not above 0.
 CostModel make_cost_model(const std::vector<RunUnit>& units, const DeviceMapOptions& options);
 
-// assignment: the device index of each unit. details, if given, receives the times of each unit;
-// its paths are left empty.
-PredictedTime predict_time(const CostModel& model, const std::vector<size_t>& assignment,
-                           std::vector<PredictedRun::Unit>* details = nullptr);
+// assignment: the device index of each unit. The result's units are left out unless with_units;
+// their paths are left empty.
+PredictedRun predict_time(const CostModel& model, const std::vector<size_t>& assignment,
+                          bool with_units = false);
 
 }  // namespace coupler::placement

@@ -1,7 +1,6 @@
 #include "placement/device_map.h"
 
 #include <coupler/device_map.h>
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "placement/module_tree.h"
@@ -21,9 +21,8 @@ namespace coupler {
 DeviceMap::DeviceMap(std::initializer_list<Entry> entries) {
   for (const auto& [path, device] : entries) {
     if (index_.find(path) != index_.end())
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the device map has '{}' twice", for_message(path)),
-                  {.subject = path, .hint = "give each path once"});
+      fail_argument(fmt::format("the device map has '{}' twice", for_message(path)), path,
+                    "give each path once");
     set(path, device);
   }
 }
@@ -37,19 +36,14 @@ void DeviceMap::set(const std::string& path, MapDevice device) {
 }
 
 std::optional<MapDevice> DeviceMap::device_of(std::string_view path) const {
-  while (true) {
-    const auto found = index_.find(path);
-    if (found != index_.end()) return entries_[found->second].second;
-    if (path.empty()) return std::nullopt;
-    const size_t dot = path.rfind('.');
-    path = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-  }
+  const auto found = placement::find_nearest(index_, path);
+  return found == index_.end() ? std::nullopt : std::optional(entries_[found->second].second);
 }
 
 MapDevice::MapDevice(int index) : index_(index) {
   if (index < 0)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("there is no accelerator {}", index),
-                {.subject = std::to_string(index), .hint = "number accelerators from 0"});
+    fail_argument(fmt::format("there is no accelerator {}", index), std::to_string(index),
+                  "number accelerators from 0");
 }
 
 MapDevice::MapDevice(const char* name) : MapDevice(std::string_view(name)) {}
@@ -64,9 +58,8 @@ MapDevice::MapDevice(std::string_view name) : index_(static_cast<int>(Place::kCp
   if (digits.starts_with("cuda:")) digits.remove_prefix(5);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index_);
   if (error != std::errc() || end != digits.data() + digits.size() || index_ < 0)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a device", for_message(name)),
-                {.subject = for_message(name),
-                 .hint = "give the number of an accelerator from 0, \"cpu\" or \"disk\""});
+    fail_argument(fmt::format("'{}' is not a device", for_message(name)), for_message(name),
+                  "give the number of an accelerator from 0, \"cpu\" or \"disk\"");
 }
 
 std::string MapDevice::to_string() const {
@@ -77,10 +70,9 @@ std::string MapDevice::to_string() const {
 namespace {
 
 [[noreturn]] void refuse_json(const std::string& subject, const std::string& problem) {
-  throw Error(ErrorCode::kInvalidArgument, "device map: " + problem,
-              {.subject = subject,
-               .hint = "give one JSON object of paths and devices: the number of an accelerator, "
-                       "\"cpu\" or \"disk\""});
+  fail_argument("device map: " + problem, subject,
+                "give one JSON object of paths and devices: the number of an accelerator, \"cpu\" "
+                "or \"disk\"");
 }
 
 // Accepts one object of scalars; any other event ends the parse with an error.
@@ -195,24 +187,11 @@ std::string name_of(const Row& row) {
                           : fmt::format("{} … {}", row.first, split_number(row.last)->second);
 }
 
-// The entry that applies to a tensor: the longest path among it and its ancestors.
-std::string entry_of(const std::vector<std::string>& paths, std::string path) {
-  while (!path.empty() && !std::binary_search(paths.begin(), paths.end(), path)) {
-    const size_t dot = path.rfind('.');
-    path.resize(dot == std::string::npos ? 0 : dot);
-  }
-  return path;
-}
-
 // The width in characters, not bytes ("…" counts as one).
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   }));
-}
-
-std::string padded(const std::string& text, size_t width) {
-  return text + std::string(width - std::min(width, width_of(text)), ' ');
 }
 
 std::string bar(double share) {
@@ -228,16 +207,14 @@ std::string bar(double share) {
 std::string placement::table_of(const placement::ModuleTree& tree, const DeviceMap& map,
                                 const DeviceMapOptions& options) {
   placement::check_map(tree, map);
-  const placement::TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
-  std::vector<std::string> paths;
-  for (const auto& entry : map.entries()) paths.push_back(entry.first);
-  std::sort(paths.begin(), paths.end());
-  std::map<std::string, uint64_t> bytes;
+  const placement::TreeSizes sizes(tree, options);
+  std::map<std::string, uint64_t> bytes;  // of each entry
+  for (const auto& entry : map.entries()) bytes[entry.first] = 0;
   std::map<MapDevice, uint64_t> used;
   for (const auto& [device, most] : options.max_memory.devices()) used[device] = 0;
   for (size_t t = 0; t < tree.tensors.size(); ++t) {
     if (sizes.owner(t) != t) continue;
-    bytes[entry_of(paths, tree.tensors[t].name)] += sizes.bytes(t);
+    placement::find_nearest(bytes, tree.tensors[t].name)->second += sizes.bytes(t);
     used[*map.device_of(tree.tensors[t].name)] += sizes.bytes(t);
   }
 
@@ -253,9 +230,9 @@ std::string placement::table_of(const placement::ModuleTree& tree, const DeviceM
   }
   size_t width = 4;
   for (const Row& row : rows) width = std::max(width, width_of(name_of(row)));
-  std::string text = fmt::format("{}  device  {:>10}\n", padded("part", width), "size");
+  std::string text = fmt::format("{:<{}}  device  {:>10}\n", "part", width, "size");
   for (const Row& row : rows)
-    text += fmt::format("{}  {:<6}  {:>10}\n", padded(name_of(row), width), row.device.to_string(),
+    text += fmt::format("{:<{}}  {:<6}  {:>10}\n", name_of(row), width, row.device.to_string(),
                         format_byte_size(row.bytes));
   text += "\n";
   uint64_t fullest = 1;
@@ -305,20 +282,17 @@ ByteCount::ByteCount(const std::string& text) : bytes_(parse_limit(text)) {}
 
 uint64_t ByteCount::checked(bool negative, uint64_t bytes) {
   if (negative || bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("max_memory: {} bytes is not a valid amount of memory",
-                    static_cast<int64_t>(bytes)),
-        {.subject = "max_memory", .hint = "give a number from 0, or a string such as 10GiB"});
+    fail_argument(fmt::format("max_memory: {} bytes is not a valid amount of memory",
+                              static_cast<int64_t>(bytes)),
+                  "max_memory", "give a number from 0, or a string such as 10GiB");
   return bytes;
 }
 
 MaxMemory::MaxMemory(std::initializer_list<std::pair<MapDevice, ByteCount>> devices) {
   for (const auto& [device, bytes] : devices)
     if (!bytes_.emplace(device, bytes.bytes()).second)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("max_memory: device {} is given twice", device.to_string()),
-                  {.subject = device.to_string(), .hint = "give each device once"});
+      fail_argument(fmt::format("max_memory: device {} is given twice", device.to_string()),
+                    device.to_string(), "give each device once");
 }
 
 std::optional<uint64_t> MaxMemory::of(MapDevice device) const {

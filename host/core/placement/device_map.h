@@ -20,13 +20,9 @@ DeviceMap infer_device_map(const ModuleTree& tree, const DeviceMapOptions& optio
 // tensor, or puts tied parameters on different devices.
 void check_map(const ModuleTree& tree, const DeviceMap& map);
 
-// Throws Error(kInvalidArgument) if a layer is larger than what any accelerator or the CPU may
-// hold: it could be stored on disk, but not run anywhere.
-void check_largest_layer(const ModuleTree& tree, const TreeSizes& sizes, const MaxMemory& memory,
-                         const std::vector<std::string>& no_split);
-
-// Throws the error for a layer or tensor that is too large, with the most that a device may hold.
-[[noreturn]] void refuse_size(const std::string& name, uint64_t bytes, uint64_t most);
+// Throws Error(kInvalidArgument) if a layer or tensor is larger than what any accelerator or the
+// CPU may hold: it could be stored on disk, but not run anywhere.
+void check_size(const std::string& name, uint64_t bytes, const MaxMemory& memory);
 
 // Throws Error(kInvalidArgument) if path is not a module or tensor of the tree. `what` is the
 // option it was given for.

@@ -1,9 +1,8 @@
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "placement/device_map.h"
@@ -17,12 +16,18 @@ void check_mode(const std::string& mode) {
   const std::vector<std::string> known = {"auto", "balanced", "balanced_low_0", "sequential",
                                           "optimal"};
   if (std::find(known.begin(), known.end(), mode) != known.end()) return;
-  const std::string near = nearest_name(mode, known);
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("unknown device map mode '{}'{}", for_message(mode),
-                  near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
-      {.subject = "mode", .hint = "give auto, balanced, balanced_low_0, sequential or optimal"});
+  fail_argument(
+      fmt::format("unknown device map mode '{}'{}", for_message(mode), did_you_mean(mode, known)),
+      "mode", "give auto, balanced, balanced_low_0, sequential or optimal");
+}
+
+void check_largest_layer(const ModuleTree& tree, const TreeSizes& sizes, const MaxMemory& memory,
+                         const std::vector<std::string>& no_split) {
+  const auto top = top_level(tree);
+  const LargestLayers largest = largest_layers(tree, sizes, no_split, {top.begin(), top.end()});
+  if (largest.bits > 0)
+    check_size(tree.name(largest.layers.front()), static_cast<uint64_t>((largest.bits + 7) / 8),
+               memory);
 }
 
 // Buffers of offloaded modules are where these run, and may need more memory than is left there.
@@ -53,7 +58,7 @@ void warn_of_buffers(const ModuleTree& tree, const TreeSizes& sizes, const Devic
 DeviceMap infer_device_map(const ModuleTree& tree, const DeviceMapOptions& options) {
   check_mode(options.mode);
   const auto& no_split = options.no_split_module_classes;
-  const TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
+  const TreeSizes sizes(tree, options);
   if (options.mode == "optimal") {
     DeviceMap map = optimal_map(tree, sizes, options);
     check_map(tree, map);

@@ -1,6 +1,5 @@
 #include "placement/module_tree.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace coupler::placement {
@@ -49,11 +49,9 @@ const TensorType& tensor_type(std::string_view name, const std::string& what) {
   std::vector<std::string> names;
   names.reserve(kTypes.size());
   for (const TensorType& known : kTypes) names.emplace_back(known.name);
-  const std::string near = nearest_name(rest, names);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: unknown dtype '{}'{}", what, for_message(name),
-                          near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
-              {.subject = what, .hint = "give a dtype such as float32, float16, bfloat16 or int8"});
+  fail_argument(
+      fmt::format("{}: unknown dtype '{}'{}", what, for_message(name), did_you_mean(rest, names)),
+      what, "give a dtype such as float32, float16, bfloat16 or int8");
 }
 
 namespace {
@@ -125,27 +123,25 @@ bool names_class(const std::vector<std::string>& list, std::string_view type) {
 
 namespace {
 
-void check_special(const ModuleTree& tree, const SizeRules& rules) {
-  for (const auto& [name, type] : rules.special_dtypes) {
+void check_special(const ModuleTree& tree, const DeviceMapOptions& options) {
+  for (const auto& [name, type] : options.special_dtypes) {
     tensor_type(type, fmt::format("special_dtypes['{}']", for_message(name)));
     if (std::any_of(tree.tensors.begin(), tree.tensors.end(),
                     [&, &wanted = name](const TreeTensor& t) { return t.name == wanted; }))
       continue;
     std::vector<std::string> names;
     for (const TreeTensor& tensor : tree.tensors) names.push_back(tensor.name);
-    const std::string near = nearest_name(name, names);
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("special_dtypes: the model has no tensor '{}'{}", for_message(name),
-                            near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
-                {.subject = name, .hint = "name tensors as the state dict does"});
+    fail_argument(fmt::format("special_dtypes: the model has no tensor '{}'{}", for_message(name),
+                              did_you_mean(name, names)),
+                  name, "name tensors as the state dict does");
   }
 }
 
 // The dtype a tensor is stored in.
-const TensorType& kept_type(const TreeTensor& tensor, const SizeRules& rules,
+const TensorType& kept_type(const TreeTensor& tensor, const DeviceMapOptions& options,
                             const TensorType* dtype) {
-  const auto special = rules.special_dtypes.find(tensor.name);
-  if (special != rules.special_dtypes.end()) return tensor_type(special->second, tensor.name);
+  const auto special = options.special_dtypes.find(tensor.name);
+  if (special != options.special_dtypes.end()) return tensor_type(special->second, tensor.name);
   return dtype != nullptr && tensor.type->converts && dtype->bits < tensor.type->bits
              ? *dtype
              : *tensor.type;
@@ -163,18 +159,18 @@ std::vector<size_t> parameters_first(const ModuleTree& tree) {
 
 }  // namespace
 
-TreeSizes::TreeSizes(const ModuleTree& tree, const SizeRules& rules)
+TreeSizes::TreeSizes(const ModuleTree& tree, const DeviceMapOptions& options)
     : modules_(tree.modules.size()),
       tensors_(tree.tensors.size()),
       bytes_(tree.tensors.size()),
       owner_(tree.tensors.size()) {
-  check_special(tree, rules);
-  const TensorType* dtype = rules.dtype.empty() ? nullptr : &tensor_type(rules.dtype, "dtype");
+  check_special(tree, options);
+  const TensorType* dtype = options.dtype.empty() ? nullptr : &tensor_type(options.dtype, "dtype");
   std::unordered_map<uint64_t, size_t> first[2];  // of parameters, of buffers; by storage
   std::vector<bool> met(tree.modules.size());
   for (const size_t t : parameters_first(tree)) {
     const TreeTensor& tensor = tree.tensors[t];
-    const TensorType& type = kept_type(tensor, rules, dtype);
+    const TensorType& type = kept_type(tensor, options, dtype);
     bytes_[t] = tensor.elements * type.bytes / (type.bits == 4 ? 2 : 1);
     const auto [owner, fresh] = first[tensor.parameter() ? 0 : 1].try_emplace(tensor.storage, t);
     owner_[t] = owner->second;
@@ -207,8 +203,7 @@ void append(std::vector<TreeItem>& to, const std::vector<TreeItem>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-}  // namespace
-
+// A module's children, each object once, as Python's named_children lists them.
 std::vector<TreeItem> distinct_children(const ModuleTree& tree, size_t module) {
   std::vector<TreeItem> result;
   std::set<uint64_t> met;
@@ -216,6 +211,8 @@ std::vector<TreeItem> distinct_children(const ModuleTree& tree, size_t module) {
     if (met.insert(tree.modules[child].object).second) result.push_back({true, child});
   return result;
 }
+
+}  // namespace
 
 std::vector<TreeItem> divided(const ModuleTree& tree, const std::vector<std::string>& no_split,
                               TreeItem item) {

@@ -3,6 +3,8 @@
 // registration, and add a module's tensors before its children.
 #pragma once
 
+#include <coupler/device_map.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -26,11 +28,7 @@ struct TensorType {
 // that the name was given for, and suggesting the nearest name.
 const TensorType& tensor_type(std::string_view name, const std::string& what);
 
-enum class TensorKind : uint8_t {
-  kParameter,
-  kBuffer,
-  kTransientBuffer,  // not in the state dict
-};
+enum class TensorKind : uint8_t { kParameter, kBuffer };
 
 struct TreeTensor {
   std::string name;  // dotted, from the root
@@ -78,6 +76,18 @@ struct ModuleTree {
   bool holds(TreeItem a, TreeItem b) const;
 };
 
+// The entry of a map by path that applies to a module or tensor: its own, or that of its nearest
+// ancestor ("" is the whole model); the map's end if there is none.
+template <class Map>
+auto find_nearest(Map& map, std::string_view path) {
+  for (;;) {
+    const auto found = map.find(typename Map::key_type(path));
+    if (found != map.end() || path.empty()) return found;
+    const size_t dot = path.rfind('.');
+    path = path.substr(0, dot == std::string_view::npos ? 0 : dot);
+  }
+}
+
 // Whether a list such as no_split_module_classes names a class: with its namespace or without, with
 // LibTorch's suffix Impl or without ("GPTJBlock" names my::GPTJBlockImpl).
 bool names_class(const std::vector<std::string>& list, std::string_view type);
@@ -86,17 +96,11 @@ bool names_class(const std::vector<std::string>& list, std::string_view type);
 // counts once, for the first; dtype applies to convertible types that are larger; special_dtypes
 // apply to tensors by name; a bool is one bit. Immutable, any thread.
 
-// Both empty: tensors keep their dtypes.
-struct SizeRules {
-  std::string dtype;
-  std::map<std::string, std::string> special_dtypes;  // by the dotted name of a tensor
-};
-
 class TreeSizes {
  public:
-  // Throws Error(kInvalidArgument) for an unknown dtype, and for a special dtype that matches no
-  // tensor.
-  TreeSizes(const ModuleTree& tree, const SizeRules& rules);
+  // Of the options only dtype and special_dtypes count. Throws Error(kInvalidArgument) for an
+  // unknown dtype, and for a special dtype that matches no tensor.
+  TreeSizes(const ModuleTree& tree, const DeviceMapOptions& options);
 
   // In bits; 0 for a second name.
   int64_t bits(TreeItem item) const {
@@ -119,9 +123,6 @@ class TreeSizes {
 
 // Which items of a tree stay together: layers, which are not divided, and the parts of the other
 // modules. Pure functions, any thread.
-
-// A module's children, each object once, as Python's named_children lists them.
-std::vector<TreeItem> distinct_children(const ModuleTree& tree, size_t module);
 
 // The parts into which Accelerate divides an item: its own parameters, each once, and its children;
 // its own buffers are omitted. Empty for a layer.

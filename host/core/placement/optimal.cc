@@ -1,31 +1,27 @@
 #include "placement/optimal.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
-#include "base/units.h"
 #include "placement/cost_model.h"
 #include "placement/device_map.h"
 #include "placement/sequential.h"
 
 namespace coupler::placement {
-
-// Assignments of units to devices with which a search starts. Pure function, any thread.
-
 namespace {
 
+// Units that share a device.
 struct Group {
   std::vector<size_t> units;
   uint64_t lives = 0, moves = 0;
-  double copies = 0;
+  double reads = 0, copies = 0;
 };
 
 std::vector<Group> groups_of(const CostModel& model, const std::vector<RunUnit>& units) {
@@ -36,6 +32,7 @@ std::vector<Group> groups_of(const CostModel& model, const std::vector<RunUnit>&
     group.units.push_back(u);
     group.lives += model.units[u].lives;
     group.moves = std::max(group.moves, model.units[u].moves);
+    group.reads += model.units[u].reads;
     group.copies += model.units[u].copies;
   }
   return groups;
@@ -46,15 +43,19 @@ double worth(const Group& group) {
   return group.lives == 0 ? 1e300 : group.copies / static_cast<double>(group.lives);
 }
 
+// Assignments of units to devices with which a search starts: devices filled one after the other,
+// preferring the units that are most valuable, largest, smallest or first, or offloading evenly
+// spaced units; each with room for the copies of no, one or two units on the first accelerator. Not
+// all of them fit.
 class InitialAssignments {
  public:
-  InitialAssignments(const CostModel& model, const std::vector<RunUnit>& units)
-      : model_(model), groups_(groups_of(model, units)), count_(units.size()) {}
+  InitialAssignments(const CostModel& model, const std::vector<Group>& groups)
+      : model_(model), groups_(groups) {}
 
   std::vector<std::vector<size_t>> take() {
     std::vector<size_t> order(groups_.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    const auto by = [&](const std::function<double(const Group&)>& key) {
+    const auto by = [&](const auto& key) {
       std::vector<size_t> result = order;
       std::stable_sort(result.begin(), result.end(),
                        [&](size_t a, size_t b) { return key(groups_[a]) > key(groups_[b]); });
@@ -98,7 +99,7 @@ class InitialAssignments {
       near[g] = taken + groups_[g].lives <= total;
       if (near[g]) taken += groups_[g].lives;
     }
-    std::vector<size_t> assignment(count_, model_.disk());
+    std::vector<size_t> assignment(model_.units.size(), model_.disk());
     std::vector<size_t> left;
     size_t begin = 0;  // the device being filled
     for (size_t g = 0; g < groups_.size(); ++g)
@@ -127,18 +128,9 @@ class InitialAssignments {
   }
 
   const CostModel& model_;
-  std::vector<Group> groups_;
-  size_t count_;
+  const std::vector<Group>& groups_;
   std::vector<std::vector<size_t>> guesses_;
 };
-
-// Devices filled one after the other, preferring the units that are most valuable, largest,
-// smallest or first, or offloading evenly spaced units; each with room for the copies of no, one or
-// two units on the first accelerator. Not all of them fit.
-std::vector<std::vector<size_t>> initial_assignments(const CostModel& model,
-                                                     const std::vector<RunUnit>& units) {
-  return InitialAssignments(model, units).take();
-}
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Work limits for improving and for branch and bound, in predictions × units: tenths of a second.
@@ -147,20 +139,19 @@ constexpr size_t kExactWork = 3'000'000;
 
 class Search {
  public:
-  Search(const CostModel& model, const std::vector<RunUnit>& units) : model_(model) {
-    for (size_t u = 0; u < units.size(); ++u) {
-      groups_.resize(std::max(groups_.size(), units[u].group + 1));
-      groups_[units[u].group].push_back(u);
-    }
-    used_.resize(model.devices.size());
-    best_.assignment.assign(units.size(), model.disk());
-    best_seconds_ = seconds_of(best_.assignment);
+  Search(const CostModel& model, const std::vector<Group>& groups)
+      : model_(model),
+        groups_(groups),
+        fastest_(*std::max_element(model.rate.begin(), model.rate.end())),
+        used_(model.devices.size()) {
+    best_.assignment.assign(model.units.size(), model.disk());
+    best_.seconds = seconds_of(best_.assignment);
   }
 
   void offer(const std::vector<size_t>& assignment) {
     const double seconds = seconds_of(assignment);
-    if (seconds >= best_seconds_) return;
-    best_seconds_ = seconds;
+    if (seconds >= best_.seconds) return;
+    best_.seconds = seconds;
     best_.assignment = assignment;
   }
 
@@ -181,8 +172,7 @@ class Search {
   void prove() {
     // rest_[g]: the least time in which group g and all that follow can run, on any device.
     rest_.assign(groups_.size() + 1, 0);
-    const double fastest = *std::max_element(model_.rate.begin(), model_.rate.end());
-    for (size_t g = groups_.size(); g-- > 0;) rest_[g] = rest_[g + 1] + reads(g) / fastest;
+    for (size_t g = groups_.size(); g-- > 0;) rest_[g] = rest_[g + 1] + groups_[g].reads / fastest_;
     work_ = kExactWork;
     assignment_ = best_.assignment;
     branch(0, 0);
@@ -190,26 +180,19 @@ class Search {
   }
 
   std::optional<SearchResult> result() {
-    if (best_seconds_ == kNever) return std::nullopt;
-    best_.time = predict_time(model_, best_.assignment);
-    return best_;
+    return best_.seconds == kNever ? std::nullopt : std::optional(best_);
   }
 
  private:
   double seconds_of(const std::vector<size_t>& assignment) {
     work_ -= std::min(work_, assignment.size() + 1);
-    const PredictedTime result = predict_time(model_, assignment);
+    const PredictedRun result = predict_time(model_, assignment);
     return result.fits ? result.seconds : kNever;
   }
 
-  size_t device_of(size_t group) const { return best_.assignment[groups_[group].front()]; }
-  double reads(size_t group) const {
-    double sum = 0;
-    for (const size_t unit : groups_[group]) sum += model_.units[unit].reads;
-    return sum;
-  }
+  size_t device_of(size_t group) const { return best_.assignment[groups_[group].units.front()]; }
   void put(std::vector<size_t>& assignment, size_t group, size_t device) const {
-    for (const size_t unit : groups_[group]) assignment[unit] = device;
+    for (const size_t unit : groups_[group].units) assignment[unit] = device;
   }
 
   bool try_change(size_t a, size_t to_a, size_t b, size_t to_b) {
@@ -219,8 +202,8 @@ class Search {
     put(best_.assignment, b, to_b);
     const double seconds = seconds_of(best_.assignment);
     // Ignores differences in the last digits; chasing them could loop forever.
-    if (seconds < best_seconds_ * (1 - 1e-12)) {
-      best_seconds_ = seconds;
+    if (seconds < best_.seconds * (1 - 1e-12)) {
+      best_.seconds = seconds;
       return true;
     }
     put(best_.assignment, a, from_a);
@@ -230,37 +213,28 @@ class Search {
 
   // The groups before g have a device and take at least `least` seconds to run.
   void branch(size_t g, double least) {
-    if (work_ == 0 || least + rest_[g] >= best_seconds_) return;
-    if (g == groups_.size()) {
-      const double seconds = seconds_of(assignment_);
-      if (seconds >= best_seconds_) return;
-      best_seconds_ = seconds;
-      best_.assignment = assignment_;
-      return;
-    }
-    uint64_t bytes = 0;
-    for (const size_t unit : groups_[g]) bytes += model_.units[unit].lives;
-    const double fastest_here =
-        reads(g) / *std::max_element(model_.rate.begin(), model_.rate.end());
+    if (work_ == 0 || least + rest_[g] >= best_.seconds) return;
+    if (g == groups_.size()) return offer(assignment_);
+    const Group& group = groups_[g];
     for (size_t d = 0; d < model_.devices.size(); ++d) {
-      if (d != model_.disk() && used_[d] + bytes > model_.memory[d]) continue;
+      if (d != model_.disk() && used_[d] + group.lives > model_.memory[d]) continue;
       put(assignment_, g, d);
-      used_[d] += bytes;
+      used_[d] += group.lives;
       // Offloaded units run on the main device or on the CPU.
-      branch(g + 1, least + (d < model_.cpu() ? reads(g) / model_.rate[d] : fastest_here));
-      used_[d] -= bytes;
+      branch(g + 1, least + group.reads / (d < model_.cpu() ? model_.rate[d] : fastest_));
+      used_[d] -= group.lives;
       work_ -= std::min<size_t>(work_, 1);
     }
   }
 
   const CostModel& model_;
-  std::vector<std::vector<size_t>> groups_;  // units
+  const std::vector<Group>& groups_;
+  const double fastest_;  // the highest rate of a device
   std::vector<size_t> assignment_;
   std::vector<uint64_t> used_;
   std::vector<double> rest_;
   size_t work_ = kImproveWork;
   SearchResult best_;
-  double best_seconds_ = kNever;
 };
 
 }  // namespace
@@ -268,24 +242,16 @@ class Search {
 std::optional<SearchResult> search_placement(const CostModel& model,
                                              const std::vector<RunUnit>& units,
                                              const std::vector<std::vector<size_t>>& starts) {
-  Search search(model, units);
+  const std::vector<Group> groups = groups_of(model, units);
+  Search search(model, groups);
   for (const auto& start : starts) search.offer(start);
-  for (const auto& guess : initial_assignments(model, units)) search.offer(guess);
+  for (const auto& guess : InitialAssignments(model, groups).take()) search.offer(guess);
   search.improve();
   search.prove();
   return search.result();
 }
 
 namespace {
-
-void check_units(const ModuleTree& tree, const std::vector<RunUnit>& units,
-                 const MaxMemory& memory) {
-  uint64_t most = 0;
-  for (const auto& [device, bytes] : memory.devices())
-    if (!device.is_disk()) most = std::max(most, bytes);
-  for (const RunUnit& unit : units)
-    if (unit.reads > most) refuse_size(name_of(tree, unit), unit.reads, most);
-}
 
 // The assignment equivalent to a map; nullopt if the map divides units.
 std::optional<std::vector<size_t>> assignment_of(const ModuleTree& tree, const CostModel& model,
@@ -337,7 +303,7 @@ DeviceMap map_of(const ModuleTree& tree, const TreeSizes& sizes, const CostModel
 DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
                       const DeviceMapOptions& options) {
   const std::vector<RunUnit> units = run_units(tree, sizes, options);
-  check_units(tree, units, options.max_memory);
+  for (const RunUnit& unit : units) check_size(name_of(tree, unit), unit.reads, options.max_memory);
   const CostModel model = make_cost_model(units, options);
   DeviceMap sequential = finished_map(
       tree, sizes,
@@ -348,18 +314,16 @@ DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
     starts.push_back(std::move(*start));
   const auto found = search_placement(model, units, starts);
   const PredictedRun compatible = predicted_run(tree, sequential, options);
-  if (compatible.fits && (!found || compatible.seconds < found->time.seconds)) return sequential;
+  if (compatible.fits && (!found || compatible.seconds < found->seconds)) return sequential;
   if (!found)
-    throw Error(
-        ErrorCode::kInvalidArgument,
+    fail_argument(
         "found no device map in which every part of the model has a device to run on within "
         "max_memory",
-        {.subject = "max_memory",
-         .hint = "give the devices more memory, use a smaller dtype, or set offload_buffers"});
+        "max_memory", "give the devices more memory, use a smaller dtype, or set offload_buffers");
   if (log_enabled(LogLevel::kDebug, "placement"))
     log(LogLevel::kDebug, "placement",
         fmt::format("predicted {:.6f} s per run, {:.6f} s for the sequential map; {}",
-                    found->time.seconds, compatible.seconds,
+                    found->seconds, compatible.seconds,
                     found->exact ? "nothing is faster" : "the best of those tried"));
   return map_of(tree, sizes, model, units, found->assignment, options.clean_result);
 }
@@ -367,7 +331,7 @@ DeviceMap optimal_map(const ModuleTree& tree, const TreeSizes& sizes,
 PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
                            const DeviceMapOptions& options) {
   check_map(tree, map);
-  const TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
+  const TreeSizes sizes(tree, options);
   const std::vector<RunUnit> units = run_units(tree, sizes, options, map);
   const CostModel model = make_cost_model(units, options);
   std::vector<size_t> assignment;
@@ -375,19 +339,13 @@ PredictedRun predicted_run(const ModuleTree& tree, const DeviceMap& map,
     const MapDevice device = *map.device_of(tree.tensors[unit.tensors.front()].name);
     const auto place = std::find(model.devices.begin(), model.devices.end(), device);
     if (place == model.devices.end())
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the device map puts '{}' on {}, which is not in max_memory",
-                              name_of(tree, unit), device.to_string()),
-                  {.subject = device.to_string(), .hint = "add the device to max_memory"});
+      fail_argument(fmt::format("the device map puts '{}' on {}, which is not in max_memory",
+                                name_of(tree, unit), device.to_string()),
+                    device.to_string(), "add the device to max_memory");
     assignment.push_back(static_cast<size_t>(place - model.devices.begin()));
   }
-  PredictedRun run;
-  const PredictedTime result = predict_time(model, assignment, &run.units);
+  PredictedRun run = predict_time(model, assignment, /*with_units=*/true);
   for (size_t u = 0; u < units.size(); ++u) run.units[u].path = name_of(tree, units[u]);
-  run.seconds = result.seconds;
-  run.compute_seconds = result.compute;
-  run.waiting_seconds = result.waiting;
-  run.fits = result.fits;
   return run;
 }
 

@@ -23,8 +23,8 @@ namespace coupler::placement {
 
 struct SearchResult {
   std::vector<size_t> assignment;  // the device index of each unit
-  PredictedTime time;
-  bool exact = false;  // proven optimal
+  double seconds = 0;              // of a run with it
+  bool exact = false;              // proven optimal
 };
 
 // nullopt if no assignment that fits was found. Units of one group are on one device. `starts`:

@@ -13,9 +13,6 @@
 
 namespace coupler::placement {
 
-// PlacementQueue: the items that a sequential placement still has to place, and their ties. Used by
-// one thread.
-
 namespace {
 
 // What an item is tied to outside itself.
@@ -25,28 +22,85 @@ struct Ties {
   int64_t bits = 0;                // of the partners without the tied tensors
 };
 
+// The items that a sequential placement still has to place, and their ties.
 class PlacementQueue {
  public:
   PlacementQueue(const ModuleTree& tree, const TreeSizes& sizes,
-                 const std::vector<std::string>& no_split);
+                 const std::vector<std::string>& no_split)
+      : tree_(tree), sizes_(sizes), no_split_(no_split), groups_(tied_groups(tree, sizes)) {
+    put_first(top_level(tree));
+  }
 
   const std::deque<TreeItem>& items() const { return items_; }
   bool empty() const { return items_.empty(); }
-  TreeItem take_first();
+
+  TreeItem take_first() {
+    const TreeItem item = items_.front();
+    items_.pop_front();
+    return item;
+  }
   void put_first(TreeItem item) { items_.push_front(item); }
-  void put_first(const std::vector<TreeItem>& parts);
-  void remove(TreeItem item);  // no effect if it is not there
+  void put_first(const std::vector<TreeItem>& parts) {
+    items_.insert(items_.begin(), parts.begin(), parts.end());
+  }
+  void remove(TreeItem item) { std::erase(items_, item); }  // no effect if it is not there
 
   // Replaces an item by its parts. Returns false if it has none.
-  bool divide(TreeItem item);
+  bool divide(TreeItem item) {
+    const auto place = std::find(items_.begin(), items_.end(), item);
+    const auto parts = divided(tree_, no_split_, item);
+    if (place == items_.end() || parts.empty()) return false;
+    items_.insert(items_.erase(place), parts.begin(), parts.end());
+    return true;
+  }
 
   Ties ties_of(TreeItem item) const { return ties_of(item, items_); }
+
   // Removes and returns the first item, or part of one, that takes at most `limit` bits with all
   // its ties; its siblings stay in its place. Larger items are searched before the next item.
-  std::optional<TreeItem> take_fitting(int64_t limit);
+  std::optional<TreeItem> take_fitting(int64_t limit) {
+    std::deque<TreeItem> among = items_;
+    std::optional<TreeItem> found;
+    while (limit >= 0 && !among.empty()) {
+      const TreeItem item = among.front();
+      among.pop_front();
+      if (sizes_.bits(item) + ties_of(item, among).bits <= limit) {
+        found = item;
+        break;
+      }
+      const auto parts = divided(tree_, no_split_, item);
+      among.insert(among.begin(), parts.begin(), parts.end());
+    }
+    if (!found) return std::nullopt;
+    // Divides the waiting items above it down to its siblings.
+    while (std::find(items_.begin(), items_.end(), *found) == items_.end()) {
+      const auto above = std::find_if(items_.begin(), items_.end(),
+                                      [&](TreeItem item) { return tree_.holds(item, *found); });
+      if (above == items_.end() || !divide(*above)) return std::nullopt;
+    }
+    remove(*found);
+    return found;
+  }
 
  private:
-  Ties ties_of(TreeItem item, const std::deque<TreeItem>& among) const;
+  Ties ties_of(TreeItem item, const std::deque<TreeItem>& among) const {
+    Ties ties;
+    for (const auto& group : groups_) {
+      const auto inside = [&](size_t tensor) { return tree_.holds(item, tensor); };
+      if (std::none_of(group.begin(), group.end(), inside)) continue;
+      for (const size_t tensor : group) {
+        if (inside(tensor)) continue;
+        ties.outside = true;
+        const auto partner = std::find_if(among.begin(), among.end(), [&](TreeItem waiting) {
+          return tree_.holds(waiting, tensor);
+        });
+        if (partner == among.end()) continue;  // has a device already
+        ties.partners.push_back(*partner);
+        ties.bits += sizes_.bits(*partner) - sizes_.bits({false, tensor});
+      }
+    }
+    return ties;
+  }
 
   const ModuleTree& tree_;
   const TreeSizes& sizes_;
@@ -54,78 +108,6 @@ class PlacementQueue {
   std::vector<std::vector<size_t>> groups_;
   std::deque<TreeItem> items_;
 };
-
-PlacementQueue::PlacementQueue(const ModuleTree& tree, const TreeSizes& sizes,
-                               const std::vector<std::string>& no_split)
-    : tree_(tree), sizes_(sizes), no_split_(no_split), groups_(tied_groups(tree, sizes)) {
-  put_first(top_level(tree));
-}
-
-TreeItem PlacementQueue::take_first() {
-  const TreeItem item = items_.front();
-  items_.pop_front();
-  return item;
-}
-
-void PlacementQueue::put_first(const std::vector<TreeItem>& parts) {
-  items_.insert(items_.begin(), parts.begin(), parts.end());
-}
-
-void PlacementQueue::remove(TreeItem item) {
-  const auto place = std::find(items_.begin(), items_.end(), item);
-  if (place != items_.end()) items_.erase(place);
-}
-
-bool PlacementQueue::divide(TreeItem item) {
-  const auto place = std::find(items_.begin(), items_.end(), item);
-  const auto parts = divided(tree_, no_split_, item);
-  if (place == items_.end() || parts.empty()) return false;
-  items_.insert(items_.erase(place), parts.begin(), parts.end());
-  return true;
-}
-
-Ties PlacementQueue::ties_of(TreeItem item, const std::deque<TreeItem>& among) const {
-  Ties ties;
-  for (const auto& group : groups_) {
-    const auto inside = [&](size_t tensor) { return tree_.holds(item, tensor); };
-    if (std::none_of(group.begin(), group.end(), inside)) continue;
-    for (const size_t tensor : group) {
-      if (inside(tensor)) continue;
-      ties.outside = true;
-      const auto partner = std::find_if(among.begin(), among.end(), [&](TreeItem waiting) {
-        return tree_.holds(waiting, tensor);
-      });
-      if (partner == among.end()) continue;  // has a device already
-      ties.partners.push_back(*partner);
-      ties.bits += sizes_.bits(*partner) - sizes_.bits({false, tensor});
-    }
-  }
-  return ties;
-}
-
-std::optional<TreeItem> PlacementQueue::take_fitting(int64_t limit) {
-  std::deque<TreeItem> among = items_;
-  std::optional<TreeItem> found;
-  while (limit >= 0 && !found && !among.empty()) {
-    const TreeItem item = among.front();
-    among.pop_front();
-    if (sizes_.bits(item) + ties_of(item, among).bits <= limit) {
-      found = item;
-      break;
-    }
-    const auto parts = divided(tree_, no_split_, item);
-    among.insert(among.begin(), parts.begin(), parts.end());
-  }
-  if (!found) return std::nullopt;
-  // Divides the waiting items above it down to its siblings.
-  while (std::find(items_.begin(), items_.end(), *found) == items_.end()) {
-    const auto above = std::find_if(items_.begin(), items_.end(),
-                                    [&](TreeItem item) { return tree_.holds(item, *found); });
-    if (above == items_.end() || !divide(*above)) return std::nullopt;
-  }
-  remove(*found);
-  return found;
-}
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
@@ -194,9 +176,7 @@ class Sequential {
 
   void forget_layers_of(TreeItem item) {
     auto& layers = largest_.layers;
-    layers.erase(std::remove_if(layers.begin(), layers.end(),
-                                [&](TreeItem layer) { return tree_.holds(item, layer); }),
-                 layers.end());
+    std::erase_if(layers, [&](TreeItem layer) { return tree_.holds(item, layer); });
     if (layers.empty()) find_largest();
   }
   void find_largest() {
@@ -276,16 +256,14 @@ int64_t largest_whole(const ModuleTree& tree, const TreeSizes& sizes,
 // The mean size in bytes of the modules without a submodule that has a size.
 double mean_leaf(const ModuleTree& tree, const TreeSizes& sizes) {
   std::set<size_t> sized, inner;
-  for (const TreeItem item : sizes.order()) {
-    if (!item.is_module) continue;
-    sized.insert(item.index);
-  }
+  for (const TreeItem item : sizes.order())
+    if (item.is_module) sized.insert(item.index);
   for (const size_t module : sized)
     for (const size_t child : tree.modules[module].children)
-      if (sized.count(child) != 0) inner.insert(module);
+      if (sized.contains(child)) inner.insert(module);
   int64_t sum = 0, count = 0;
   for (const size_t module : sized) {
-    if (module == 0 || inner.count(module) != 0) continue;
+    if (module == 0 || inner.contains(module)) continue;
     sum += sizes.bits({true, module});
     ++count;
   }

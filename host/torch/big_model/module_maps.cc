@@ -105,7 +105,7 @@ DeviceMap infer_auto_device_map(const torch::nn::Module& model, const DeviceMapO
 MaxMemory get_balanced_memory(const torch::nn::Module& model, const DeviceMapOptions& options,
                               bool low_zero) {
   const placement::ModuleTree tree = big_model::describe_module(model);
-  const placement::TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
+  const placement::TreeSizes sizes(tree, options);
   DeviceMapOptions balanced = options;
   balanced.mode = "balanced";
   return balanced_memory(tree, sizes, filled(balanced).max_memory, options.no_split_module_classes,

@@ -23,9 +23,7 @@ inline void fill(ModuleTree& tree, size_t module, const nlohmann::json& node) {
     tree.add_tensor(module, {.name = row[0],
                              .elements = row[1],
                              .type = &tensor_type(row[2].get<std::string>(), "golden"),
-                             .kind = kind == "p"   ? TensorKind::kParameter
-                                     : kind == "b" ? TensorKind::kBuffer
-                                                   : TensorKind::kTransientBuffer,
+                             .kind = kind == "p" ? TensorKind::kParameter : TensorKind::kBuffer,
                              .storage = row[4]});
   }
   for (const auto& child : node[4])

@@ -49,7 +49,7 @@ TEST(Golden, BalancedMemory_IsAccelerates) {
   for (const char* kind : {"same", "buffers", "ties"})
     for_each_case(kind, [&](const auto& row, const auto& tree, const auto& options) {
       if (!row.contains("balanced")) return;
-      const TreeSizes sizes(tree, {options.dtype, options.special_dtypes});
+      const TreeSizes sizes(tree, options);
       const MaxMemory ours =
           balanced_memory(tree, sizes, options.max_memory, options.no_split_module_classes,
                           options.mode == "balanced_low_0");

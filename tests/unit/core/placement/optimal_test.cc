@@ -22,7 +22,7 @@ std::pair<double, int> tried_all(const CostModel& model, const std::vector<RunUn
   int fitting = 0;
   while (true) {
     for (size_t u = 0; u < units.size(); ++u) assignment[u] = device[units[u].group];
-    const PredictedTime result = predict_time(model, assignment);
+    const PredictedRun result = predict_time(model, assignment);
     fitting += result.fits ? 1 : 0;
     if (result.fits) least = std::min(least, result.seconds);
     size_t g = 0;
@@ -79,7 +79,7 @@ TEST(Search, SmallTrees_FindsTheLeastOfAllAssignments) {
     ASSERT_EQ(found.has_value(), fitting > 0);
     if (!found) continue;
     EXPECT_TRUE(found->exact);
-    EXPECT_NEAR(found->time.seconds, least, 1e-9 * least);
+    EXPECT_NEAR(found->seconds, least, 1e-9 * least);
     ++compared;
     several += fitting > 10 ? 1 : 0;
   }
