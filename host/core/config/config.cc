@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -16,16 +15,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_descriptor.h"
 #include "base/text.h"
 #include "config/schema.h"
 #include "config/toml.h"
 #include "config/value.h"
 
 namespace coupler::config {
-
-// Reads the sources of configuration: the file and the arguments of -o. Pure, except that it reads
-// the file.
-
 namespace {
 
 struct ConfigFile {
@@ -35,29 +31,12 @@ struct ConfigFile {
 
 constexpr const char* kDefaultFile = "train.toml";
 
-class OpenFile {
- public:
-  // Non-blocking: a named pipe without a writer must not block.
-  explicit OpenFile(const std::string& path)
-      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~OpenFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 [[noreturn]] void fail_file(const std::string& name, bool given, const std::string& why) {
   const std::string by = given ? " given by --config" : " (read because no --config was given)";
   const std::string hint =
       given ? "check the path; without --config, ./train.toml is read if it exists"
             : "fix or remove it, or name another file with --config";
-  throw Error(ErrorCode::kConfig, fmt::format("cannot read '{}'{}: {}", name, by, why),
-              {.subject = name, .hint = hint});
+  fail_config(fmt::format("cannot read '{}'{}: {}", name, by, why), name, hint);
 }
 
 std::string read_all(int descriptor, const std::string& name, bool given) {
@@ -66,7 +45,7 @@ std::string read_all(int descriptor, const std::string& name, bool given) {
   while (text.size() <= kMaxTomlBytes) {
     const ssize_t count = read(descriptor, block, sizeof block);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_file(name, given, std::strerror(errno));
+    if (count < 0) fail_file(name, given, errno_message());
     if (count == 0) break;
     text.append(block, static_cast<size_t>(count));
   }
@@ -82,16 +61,16 @@ bool is_key_character(char c) {
 // Error(kConfig) if it cannot be read.
 std::optional<ConfigFile> read_config_file(const std::optional<std::string>& given) {
   const std::string name = given.value_or(kDefaultFile);
-  const OpenFile file(name);
-  if (file.descriptor() < 0) {
+  // Non-blocking: a named pipe without a writer must not block.
+  const UniqueFd file(open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) {
     if (!given && errno == ENOENT) return std::nullopt;
-    fail_file(name, given.has_value(), std::strerror(errno));
+    fail_file(name, given.has_value(), errno_message());
   }
   struct stat status = {};
-  if (fstat(file.descriptor(), &status) != 0)
-    fail_file(name, given.has_value(), std::strerror(errno));
+  if (fstat(file.get(), &status) != 0) fail_file(name, given.has_value(), errno_message());
   if (!S_ISREG(status.st_mode)) fail_file(name, given.has_value(), "not a regular file");
-  return ConfigFile{name, read_all(file.descriptor(), name, given.has_value())};
+  return ConfigFile{name, read_all(file.get(), name, given.has_value())};
 }
 
 // "key=value" to {key, value}; throws Error(kConfig) for anything else.
@@ -100,35 +79,16 @@ std::pair<std::string, std::string> split_override(const std::string& text) {
   const std::string key = text.substr(0, equals);
   if (equals == std::string::npos || key.empty() ||
       !std::all_of(key.begin(), key.end(), is_key_character)) {
-    throw Error(ErrorCode::kConfig, fmt::format("-o '{}': expected key=value", text),
-                {.subject = text,
-                 .hint = "for example -o backend.use=auto; a program's own -o goes after '--'"});
+    fail_config(fmt::format("-o '{}': expected key=value", text), text,
+                "for example -o backend.use=auto; a program's own -o goes after '--'");
   }
   return {key, text.substr(equals + 1)};
 }
-
-}  // namespace
-
-}  // namespace coupler::config
-
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
-
-namespace coupler::config {
-
-// load_config: applies the layers to the defaults, one after the other.
-
-namespace {
 
 using Kind = ValueSource::Kind;
 
 constexpr std::string_view kOptionPrefix = "backend.";
 constexpr std::string_view kSeeAllKeys = "'coupler config --explain' lists every key";
-
-// Positions for messages: a key and its value may be in different places.
-struct Place {
-  std::string key;
-  std::string value;
-};
 
 // backend.NAME.KEY: an option of the plugin NAME. Plugin names are bare keys.
 struct OptionName {
@@ -136,7 +96,7 @@ struct OptionName {
   std::string key;
 };
 std::optional<OptionName> split_option(std::string_view key) {
-  if (key.substr(0, kOptionPrefix.size()) != kOptionPrefix) return std::nullopt;
+  if (!key.starts_with(kOptionPrefix)) return std::nullopt;
   key.remove_prefix(kOptionPrefix.size());
   const size_t dot = key.find('.');
   if (dot == 0 || dot == std::string_view::npos || dot + 1 == key.size()) return std::nullopt;
@@ -150,47 +110,45 @@ std::string_view table_name(std::string_view key) { return key.substr(0, key.fin
 [[noreturn]] void fail_unknown(std::string_view key, const std::string& where) {
   std::vector<std::string> known = schema_names();
   for (const SchemaKey& entry : schema()) known.emplace_back(table_name(entry.name));
-  const std::string nearest = nearest_name(key, known);
-  const std::string message = fmt::format("{}: unknown key '{}'", where, key);
-  if (nearest.empty()) fail_config(message, key, kSeeAllKeys);
-  fail_config(fmt::format("{}; did you mean '{}'?", message, nearest), key);
+  const std::string near = did_you_mean(key, known);
+  fail_config(fmt::format("{}: unknown key '{}'{}", where, key, near), key,
+              near.empty() ? kSeeAllKeys : "");
 }
 
-void set_key(Config& config, const SchemaKey& key, const RawValue& raw, const Place& place,
-             ValueSource source) {
+// Messages say where the key is, which is source.text, or where its value is.
+void set_key(Config& config, const SchemaKey& key, const RawValue& raw, const std::string& value_at,
+             const ValueSource& source) {
   const auto value = convert(raw, key.type);
   if (!value) {
-    fail_config(fmt::format("{}: {}: expected {}, got {}", place.value, key.name,
-                            to_string(key.type), describe(raw)),
+    fail_config(fmt::format("{}: {}: expected {}, got {}", value_at, key.name, to_string(key.type),
+                            describe(raw)),
                 key.name);
   }
   if (key.accepts != nullptr && !key.accepts(*value)) {
-    fail_config(fmt::format("{}: {}: must be {}, got {}", place.value, key.name, key.constraint,
+    fail_config(fmt::format("{}: {}: must be {}, got {}", value_at, key.name, key.constraint,
                             render(*value)),
                 key.name);
   }
   key.set(config, *value);
-  config.sources[std::string(key.name)] = std::move(source);
+  config.sources[std::string(key.name)] = source;
 }
 
-OptionValue to_option(const RawValue& raw, std::string_view key, const Place& place) {
+OptionValue to_option(const RawValue& raw, std::string_view key, const std::string& value_at) {
   if (const auto* text = std::get_if<std::string>(&raw)) return *text;
   if (const auto* integer = std::get_if<int64_t>(&raw)) return *integer;
   if (const auto* number = std::get_if<double>(&raw)) return *number;
   if (const auto* boolean = std::get_if<bool>(&raw)) return *boolean;
-  fail_config(fmt::format("{}: {}: expected string, integer, float or boolean, got {}", place.value,
+  fail_config(fmt::format("{}: {}: expected string, integer, float or boolean, got {}", value_at,
                           key, describe(raw)),
               key, "options of a backend are single values");
 }
 
 void set_option(Config& config, std::string_view full_key, OptionName name, OptionValue value,
-                ValueSource source) {
+                const ValueSource& source) {
   config.sources[std::string(full_key)] = source;
   auto& options = config.backend.options[name.plugin];
-  const auto old = std::find_if(options.begin(), options.end(),
-                                [&](const PluginOption& option) { return option.key == name.key; });
-  if (old != options.end()) options.erase(old);
-  options.push_back({std::move(name.key), std::move(value), std::move(source)});
+  std::erase_if(options, [&](const PluginOption& option) { return option.key == name.key; });
+  options.push_back({std::move(name.key), std::move(value), source});
 }
 
 // A table of the schema, such as [training].
@@ -201,34 +159,34 @@ bool is_group(std::string_view key) {
 
 // The table [backend.NAME].
 bool is_option_table(std::string_view key) {
-  return key.substr(0, kOptionPrefix.size()) == kOptionPrefix &&
+  return key.starts_with(kOptionPrefix) &&
          key.find('.', kOptionPrefix.size()) == std::string_view::npos;
 }
 
-void set_any(Config& config, std::string_view key, const RawValue& raw, const Place& place,
-             ValueSource source) {
+void set_any(Config& config, std::string_view key, const RawValue& raw, const std::string& value_at,
+             const ValueSource& source) {
   if (const SchemaKey* known = find_key(key)) {
-    return set_key(config, *known, raw, place, std::move(source));
+    return set_key(config, *known, raw, value_at, source);
   }
   const size_t second_dot = key.find('.', std::min(key.find('.'), key.size() - 1) + 1);
   if (const SchemaKey* parent = find_key(key.substr(0, second_dot))) {
-    return set_key(config, *parent, OtherValue{"table"}, {place.key, place.key}, source);
+    return set_key(config, *parent, OtherValue{"table"}, source.text, source);
   }
   const auto* other = std::get_if<OtherValue>(&raw);
   const bool is_table = other != nullptr && other->what == "table";
   if (is_table && (is_group(key) || is_option_table(key))) return;  // an empty one
   if (is_group(key)) {
-    fail_config(fmt::format("{}: {}: expected table, got {}", place.value, key, describe(raw)), key,
+    fail_config(fmt::format("{}: {}: expected table, got {}", value_at, key, describe(raw)), key,
                 fmt::format("write [{}] on its own line, and its keys below", key));
   }
   auto option = split_option(key);
-  if (!option) fail_unknown(key, place.key);
-  set_option(config, key, std::move(*option), to_option(raw, key, place), std::move(source));
+  if (!option) fail_unknown(key, source.text);
+  set_option(config, key, std::move(*option), to_option(raw, key, value_at), source);
 }
 
 // A value given as plain text, in a variable or after -o: parsed as TOML if valid, else a string.
 void set_from_text(Config& config, std::string_view key, const std::string& text,
-                   const std::string& where, const ValueSource& source) {
+                   const ValueSource& source) {
   const SchemaKey* known = find_key(key);
   auto entries = read_toml_value(key, text);
   const bool is_text = known != nullptr && known->type == ValueType::kString;
@@ -237,15 +195,14 @@ void set_from_text(Config& config, std::string_view key, const std::string& text
   }
   if (!entries) entries = {{std::string(key), text, {}, {}}};
   for (const TomlEntry& entry : *entries) {
-    set_any(config, entry.key, entry.value, {where, where}, source);
+    set_any(config, entry.key, entry.value, source.text, source);
   }
 }
 
 void apply_code(Config& config, const ConfigRequest& request) {
   for (const auto& [key, value] : request.code) {
     const RawValue raw = std::visit([](const auto& held) { return RawValue(held); }, value);
-    set_any(config, key, raw, {"AcceleratorOptions", "AcceleratorOptions"},
-            {Kind::kCode, "AcceleratorOptions"});
+    set_any(config, key, raw, "AcceleratorOptions", {Kind::kCode, "AcceleratorOptions"});
   }
 }
 
@@ -259,8 +216,7 @@ std::optional<std::string> find_in_environment(const ConfigRequest& request,
   const char* const* variable = request.environment == nullptr ? environ : request.environment;
   for (; variable != nullptr && *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
-    if (text.size() > name.size() + 1 && text[name.size()] == '=' &&
-        text.substr(0, name.size()) == name) {
+    if (text.size() > name.size() + 1 && text[name.size()] == '=' && text.starts_with(name)) {
       return std::string(text.substr(name.size() + 1));
     }
   }
@@ -276,8 +232,8 @@ void apply_file(Config& config, const ConfigRequest& request) {
     const auto at = [&](TextPosition position) {
       return fmt::format("{}:{}:{}", file->name, position.line, position.column);
     };
-    const Place place = {at(entry.key_position), at(entry.value_position)};
-    set_any(config, entry.key, entry.value, place, {Kind::kFile, place.key});
+    set_any(config, entry.key, entry.value, at(entry.value_position),
+            {Kind::kFile, at(entry.key_position)});
   }
 }
 
@@ -299,12 +255,12 @@ const SchemaKey* find_variable(std::string_view name) {
 [[noreturn]] void fail_unknown_variable(std::string_view name) {
   std::vector<std::string> known;
   for (const SchemaKey& key : schema()) known.push_back(environment_name(key.name));
-  const std::string nearest = nearest_name(name, known);
-  const std::string message = fmt::format("environment: unknown variable '{}'", name);
-  if (!nearest.empty()) fail_config(fmt::format("{}; did you mean '{}'?", message, nearest), name);
-  fail_config(message, name,
-              "set a backend's own options in the file's table [backend.NAME] or with "
-              "-o backend.NAME.KEY=value");
+  const std::string near = did_you_mean(name, known);
+  fail_config(fmt::format("environment: unknown variable '{}'{}", name, near), name,
+              near.empty()
+                  ? "set a backend's own options in the file's table [backend.NAME] or with "
+                    "-o backend.NAME.KEY=value"
+                  : "");
 }
 
 void apply_environment(Config& config, const ConfigRequest& request) {
@@ -317,26 +273,21 @@ void apply_environment(Config& config, const ConfigRequest& request) {
     if (key == nullptr) fail_unknown_variable(name);
     const std::string value(text.substr(name.size() + 1));
     if (value.empty()) continue;  // in shells, VARIABLE= means "not set"
-    set_from_text(config, key->name, value, std::string(name),
-                  {Kind::kEnvironment, std::string(name)});
+    set_from_text(config, key->name, value, {Kind::kEnvironment, std::string(name)});
   }
 }
 
-void apply_launcher_overrides(Config& config, const ConfigRequest& request) {
-  std::istringstream lines(find_in_environment(request, kLauncherOverrides).value_or(""));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty()) continue;
-    const auto [key, value] = split_override(line);
-    set_from_text(config, key, value, "coupler launch -o " + key,
-                  {Kind::kCommandLine, "coupler launch -o " + key});
-  }
+void apply_override(Config& config, const std::string& text, const std::string& option) {
+  const auto [key, value] = split_override(text);
+  set_from_text(config, key, value, {Kind::kCommandLine, option + " " + key});
 }
 
 void apply_overrides(Config& config, const ConfigRequest& request) {
-  for (const std::string& text : request.overrides) {
-    const auto [key, value] = split_override(text);
-    set_from_text(config, key, value, "-o " + key, {Kind::kCommandLine, "-o " + key});
+  std::istringstream lines(find_in_environment(request, kLauncherOverrides).value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) apply_override(config, line, "coupler launch -o");
   }
+  for (const std::string& text : request.overrides) apply_override(config, text, "-o");
 }
 
 }  // namespace
@@ -346,7 +297,6 @@ Config load_config(const ConfigRequest& request) {
   apply_code(config, request);
   apply_file(config, request);
   apply_environment(config, request);
-  apply_launcher_overrides(config, request);
   apply_overrides(config, request);
   return config;
 }
@@ -355,13 +305,9 @@ Config load_config(const ConfigRequest& request) {
 
 namespace {
 
-bool starts_with(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-
 // -okey=value is ours only with a dotted key: -output=x and -O3 are the program's.
 bool is_attached_override(std::string_view argument) {
-  if (!starts_with(argument, "-o") || argument.size() < 3) return false;
+  if (!argument.starts_with("-o") || argument.size() < 3) return false;
   const std::string_view key = argument.substr(2, argument.find('=') - 2);
   return argument.find('=') != std::string_view::npos && key.find('.') != std::string_view::npos &&
          key.find_first_of("/\\ ") == std::string_view::npos;
@@ -402,7 +348,7 @@ ConfigRequest take_config_arguments(int& argc, char** argv) {
     if (argument == "--config") {
       set_file(request, value_behind(at, argc, argv, "a file", "--config train.toml"));
       at += 2;
-    } else if (starts_with(argument, "--config=")) {
+    } else if (argument.starts_with("--config=")) {
       set_file(request, std::string(argument.substr(9)));
       ++at;
     } else if (argument == "-o") {

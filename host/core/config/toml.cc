@@ -1,11 +1,12 @@
 #include "config/toml.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <tuple>
 #include <vector>
+
+#include "base/error.h"
 
 namespace coupler::config {
 namespace {
@@ -49,18 +50,18 @@ class NestingScanner {
   }
 
   void skip_string(char quote) {
-    const bool multi_line =
-        text_.substr(at_, 3) == std::string_view(quote == '"' ? "\"\"\"" : "'''");
-    const size_t quotes = multi_line ? 3 : 1;
-    at_ += quotes;
+    const std::string triple(3, quote);
+    const bool multi_line = text_.substr(at_, 3) == triple;
+    const std::string_view end = std::string_view(triple).substr(0, multi_line ? 3 : 1);
+    at_ += end.size();
     while (at_ < text_.size()) {
       const char c = text_[at_];
       if (c == '\\' && quote == '"') {
         at_ += 2;
       } else if (c == '\n' && !multi_line) {
         return;  // unterminated: the parser will complain
-      } else if (c == quote && closes(quote, quotes)) {
-        at_ += quotes;
+      } else if (text_.substr(at_, end.size()) == end) {
+        at_ += end.size();
         while (multi_line && at_ < text_.size() && text_[at_] == quote) ++at_;  // up to two more
         return;
       } else {
@@ -68,10 +69,6 @@ class NestingScanner {
       }
     }
     at_ = text_.size();
-  }
-
-  bool closes(char quote, size_t quotes) const {
-    return quotes == 1 || text_.substr(at_, 3) == std::string_view(quote == '"' ? "\"\"\"" : "'''");
   }
 
   TextPosition position() const {
@@ -161,8 +158,7 @@ void flatten(const toml::table& table, const std::string& prefix, std::vector<To
 
 [[noreturn]] void fail_at(std::string_view name, TextPosition at, const std::string& what,
                           const std::string& hint) {
-  throw Error(ErrorCode::kConfig, fmt::format("{}:{}:{}: {}", name, at.line, at.column, what),
-              {.subject = std::string(name), .hint = hint});
+  fail_config(fmt::format("{}:{}:{}: {}", name, at.line, at.column, what), name, hint);
 }
 
 bool fails_assertion(std::string_view text) {
@@ -194,8 +190,8 @@ size_t line_of_failed_assertion(std::string_view text) {
 
 std::vector<TomlEntry> read_toml(std::string_view text, std::string_view name) {
   if (text.size() > kMaxTomlBytes) {
-    throw Error(ErrorCode::kConfig, fmt::format("{}: larger than {} bytes", name, kMaxTomlBytes),
-                {.subject = std::string(name), .hint = "is this a configuration file?"});
+    fail_config(fmt::format("{}: larger than {} bytes", name, kMaxTomlBytes), name,
+                "is this a configuration file?");
   }
   if (const auto deep = find_deep_nesting(text)) {
     fail_at(name, *deep, fmt::format("nested deeper than {} levels", kMaxTomlDepth),

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
-#include <type_traits>
 
 #include "base/units.h"
 
@@ -27,20 +27,27 @@ std::string quote(std::string_view text) {
   return quoted + '"';
 }
 
-std::string render_number(double number) {
-  if (std::isnan(number)) return "nan";
-  if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
-  return fmt::format("{}", number);
-}
-
-std::string render_list(const std::vector<std::string>& list) {
-  std::string text = "[";
-  for (const std::string& item : list) {
-    if (text.size() > 1) text += ", ";
-    text += quote(item);
+// A value as written in a TOML file.
+struct Render {
+  std::string operator()(const std::string& text) const { return quote(text); }
+  std::string operator()(int64_t number) const { return fmt::format("{}", number); }
+  std::string operator()(double number) const {
+    return std::isnan(number) ? "nan" : fmt::format("{}", number);
   }
-  return text + "]";
-}
+  std::string operator()(bool truth) const { return truth ? "true" : "false"; }
+  std::string operator()(std::chrono::nanoseconds duration) const {
+    return quote(format_duration(duration));
+  }
+  std::string operator()(const std::vector<std::string>& list) const {
+    std::string text = "[";
+    for (const std::string& item : list) {
+      if (text.size() > 1) text += ", ";
+      text += quote(item);
+    }
+    return text + "]";
+  }
+  std::string operator()(const OtherValue& other) const { return other.what; }
+};
 
 std::vector<std::string> split_at_colons(std::string_view text) {
   std::vector<std::string> parts;
@@ -78,21 +85,14 @@ std::optional<SettingValue> take(const RawValue& value) {
 }  // namespace
 
 std::string_view to_string(ValueType type) {
-  switch (type) {
-    case ValueType::kString:
-      return "string";
-    case ValueType::kInteger:
-      return "integer";
-    case ValueType::kNumber:
-      return "number";
-    case ValueType::kBoolean:
-      return "boolean (true or false)";
-    case ValueType::kDuration:
-      return "duration (such as \"30s\", \"500ms\", \"2min\", or seconds)";
-    case ValueType::kStringList:
-      return "list of strings";
-  }
-  return "value";
+  constexpr std::array<std::string_view, 6> kNames = {
+      "string",
+      "integer",
+      "number",
+      "boolean (true or false)",
+      "duration (such as \"30s\", \"500ms\", \"2min\", or seconds)",
+      "list of strings"};
+  return kNames[static_cast<size_t>(type)];
 }
 
 std::optional<SettingValue> convert(const RawValue& value, ValueType type) {
@@ -115,39 +115,14 @@ std::optional<SettingValue> convert(const RawValue& value, ValueType type) {
 }
 
 std::string describe(const RawValue& value) {
-  return std::visit(
-      [](const auto& held) -> std::string {
-        using T = std::decay_t<decltype(held)>;
-        if constexpr (std::is_same_v<T, std::string>) return "string " + quote(held);
-        if constexpr (std::is_same_v<T, int64_t>) return fmt::format("integer {}", held);
-        if constexpr (std::is_same_v<T, double>) return "float " + render_number(held);
-        if constexpr (std::is_same_v<T, bool>) return held ? "boolean true" : "boolean false";
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          return "list " + render_list(held);
-        }
-        if constexpr (std::is_same_v<T, OtherValue>) return held.what;
-      },
-      value);
+  // By RawValue's alternatives; the last says itself what it is.
+  constexpr std::array<std::string_view, 6> kKinds = {"string ",  "integer ", "float ",
+                                                      "boolean ", "list ",    ""};
+  return std::string(kKinds[value.index()]) + std::visit(Render{}, value);
 }
 
-std::string render(const SettingValue& value) {
-  return std::visit(
-      [](const auto& held) -> std::string {
-        using T = std::decay_t<decltype(held)>;
-        if constexpr (std::is_same_v<T, std::string>) return quote(held);
-        if constexpr (std::is_same_v<T, int64_t>) return fmt::format("{}", held);
-        if constexpr (std::is_same_v<T, double>) return render_number(held);
-        if constexpr (std::is_same_v<T, bool>) return held ? "true" : "false";
-        if constexpr (std::is_same_v<T, std::chrono::nanoseconds>) {
-          return quote(format_duration(held));
-        }
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) return render_list(held);
-      },
-      value);
-}
+std::string render(const SettingValue& value) { return std::visit(Render{}, value); }
 
-std::string render(const OptionValue& value) {
-  return std::visit([](const auto& held) { return render(SettingValue(held)); }, value);
-}
+std::string render(const OptionValue& value) { return std::visit(Render{}, value); }
 
 }  // namespace coupler::config
