@@ -16,6 +16,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/text.h"
+
 namespace coupler::track {
 namespace {
 
@@ -29,31 +31,26 @@ std::string reason(int number) { return std::generic_category().message(number);
 
 }  // namespace
 
-AppendFile::~AppendFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void AppendFile::open(const std::string& folder, const std::string& name) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw_not_writable(folder, error.value());
   path_ = (std::filesystem::path(folder) / name).string();
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  file_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   struct stat status {};
-  if (fd_ < 0 || ::fstat(fd_, &status) != 0) throw_not_writable(path_, errno);
+  if (!file_ || ::fstat(file_.get(), &status) != 0) throw_not_writable(path_, errno);
   found_ = static_cast<size_t>(status.st_size);
   size_ = found_;
   // A process killed in the middle of a write leaves half a line.
   char last = '\n';
-  if (found_ > 0 && ::pread(fd_, &last, 1, status.st_size - 1) == 1 && last != '\n') {
+  if (found_ > 0 && ::pread(file_.get(), &last, 1, status.st_size - 1) == 1 && last != '\n')
     pending_ += '\n';
-  }
 }
 
 void AppendFile::flush() {
   size_t done = 0;
   while (done < pending_.size()) {
-    const ssize_t written = ::write(fd_, pending_.data() + done, pending_.size() - done);
+    const ssize_t written = ::write(file_.get(), pending_.data() + done, pending_.size() - done);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int number = written < 0 ? errno : ENOSPC;
@@ -71,27 +68,23 @@ void AppendFile::flush() {
 
 void AppendFile::restore_size() const {
   // If this fails too, the next attempt follows half a piece; nothing better can be done.
-  if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) return;
+  if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) return;
 }
 
 void AppendFile::close() {
-  if (fd_ < 0) return;
+  if (!file_) return;
   flush();
-  ::fsync(fd_);
-  ::close(fd_);
-  fd_ = -1;
+  ::fsync(file_.get());
+  file_.reset();
 }
 
 namespace {
 
-bool is_plain_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
-}
-
+// As JSON, with invalid UTF-8 replaced by U+FFFD.
 std::string quoted(std::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  if (const auto valid = json_string(text)) return *valid;
+  return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false,
+                                   nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -114,7 +107,7 @@ std::optional<double> number_of(const TrackValue& value) {
 }
 
 std::string as_utf8(std::string_view text) {
-  if (is_plain_ascii(text)) return std::string(text);
+  if (valid_utf8(text)) return std::string(text);
   return nlohmann::json::parse(quoted(text)).get<std::string>();
 }
 
@@ -130,14 +123,11 @@ void append_json_value(std::string& out, const TrackValue& value) {
   }
 }
 
-void append_json_text(std::string& out, std::string_view text) {
-  if (is_plain_ascii(text)) {
-    out.append("\"").append(text).append("\"");
-  } else {
-    out += quoted(text);
-  }
-}
+void append_json_text(std::string& out, std::string_view text) { out += quoted(text); }
 
+namespace {
+
+// {"name": value, …}; the last value of a repeated name.
 void append_json_object(std::string& out, const TrackValues& values) {
   out += '{';
   bool first = true;
@@ -155,6 +145,7 @@ void append_json_object(std::string& out, const TrackValues& values) {
   out += '}';
 }
 
+// Appends a field as in RFC 4180: quoted if it contains a comma, a quote or a line break.
 void append_csv(std::string& out, std::string_view field) {
   if (field.find_first_of(",\"\r\n") == std::string_view::npos) {
     out += field;
@@ -167,6 +158,8 @@ void append_csv(std::string& out, std::string_view field) {
   }
   out += '"';
 }
+
+}  // namespace
 
 void CsvTracker::start(const TrackerRun& run) {
   file_.open(run.folder, "metrics.csv");

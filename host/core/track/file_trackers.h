@@ -9,17 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_descriptor.h"
+
 namespace coupler::track {
 
 // AppendFile: a file that grows by whole pieces. A partial write is undone and retried, so that a
 // temporarily full disk leaves no torn line. Used by one thread at a time.
 class AppendFile {
  public:
-  AppendFile() = default;
-  ~AppendFile();
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
-
   // Creates the folder and the file if they are missing, or appends to the file. Throws Error(kIo)
   // naming what cannot be written.
   void open(const std::string& folder, const std::string& name);
@@ -40,7 +37,7 @@ class AppendFile {
 
   std::string path_;
   std::string pending_;
-  int fd_ = -1;
+  UniqueFd file_;
   size_t found_ = 0;
   size_t size_ = 0;  // of the complete pieces
 };
@@ -62,9 +59,6 @@ std::string as_utf8(std::string_view text);
 void append_json_value(std::string& out, const TrackValue& value);
 void append_json_text(std::string& out, std::string_view text);
 
-// {"name": value, …}; the last value of a repeated name.
-void append_json_object(std::string& out, const TrackValues& values);
-
 class CsvTracker : public Tracker {
  public:
   std::string name() const override { return "csv"; }
@@ -77,9 +71,6 @@ class CsvTracker : public Tracker {
  private:
   AppendFile file_;
 };
-
-// Appends a field as in RFC 4180: quoted if it contains a comma, a quote or a line break.
-void append_csv(std::string& out, std::string_view field);
 
 // JsonLinesTracker: metrics.jsonl, one JSON object per line. A run begins with
 //   {"project": "p", "run": "r", "time": 1.5, "config": {…}}

@@ -82,9 +82,9 @@ HttpAddress parse_http_address(std::string_view text, const std::string& source)
   };
   HttpAddress result;
   std::string_view rest = text;
-  if (rest.substr(0, 7) == "http://") {
+  if (rest.starts_with("http://")) {
     rest.remove_prefix(7);
-  } else if (rest.substr(0, 8) == "https://") {
+  } else if (rest.starts_with("https://")) {
     rest.remove_prefix(8);
     result.tls = true;
   } else {

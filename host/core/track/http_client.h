@@ -36,18 +36,13 @@ class HttpClient {
  public:
   HttpClient(HttpAddress address, HttpOptions options);
 
-  // `target` follows the prefix and begins with a slash; `body` is JSON. Throws TrackerUnavailable
-  // naming `url()` if there is no reply in time.
-  HttpReply get(const std::string& target) { return send("GET", target, {}); }
-  HttpReply post(const std::string& target, const std::string& body) {
-    return send("POST", target, body);
-  }
+  // method: "GET" or "POST". `target` follows the prefix and begins with a slash; `body` is JSON,
+  // "" if there is none. Throws TrackerUnavailable naming `url()` if there is no reply in time.
+  HttpReply send(std::string_view method, const std::string& target, const std::string& body);
 
   std::string url() const;
 
  private:
-  HttpReply send(std::string_view method, const std::string& target, const std::string& body);
-
   HttpAddress address_;
   HttpOptions options_;
   HostLookup lookup_;

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/log.h"
+#include "base/error.h"
 #include "base/process.h"
 #include "track/file_trackers.h"
 
@@ -42,10 +42,9 @@ std::string base64(const std::string& text) {
 std::string authorization() {
   const std::string token = environment_value("MLFLOW_TRACKING_TOKEN");
   const std::string user = environment_value("MLFLOW_TRACKING_USERNAME");
-  const bool line = token.find_first_of("\r\n") != std::string::npos;
-  if (line) {
-    throw Error(ErrorCode::kConfig, "MLFLOW_TRACKING_TOKEN contains a line break",
-                {.subject = "MLFLOW_TRACKING_TOKEN", .hint = "set it to only the token"});
+  if (token.find_first_of("\r\n") != std::string::npos) {
+    fail_config("MLFLOW_TRACKING_TOKEN contains a line break", "MLFLOW_TRACKING_TOKEN",
+                "set it to only the token");
   }
   if (!user.empty()) {
     return "Basic " + base64(user + ":" + environment_value("MLFLOW_TRACKING_PASSWORD"));
@@ -59,9 +58,8 @@ std::chrono::milliseconds request_timeout() {
   int seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (error != std::errc() || end != text.data() + text.size() || seconds < 1) {
-    throw Error(
-        ErrorCode::kConfig, fmt::format("MLFLOW_HTTP_REQUEST_TIMEOUT is '{}'", text),
-        {.subject = "MLFLOW_HTTP_REQUEST_TIMEOUT", .hint = "set it to a number of seconds"});
+    fail_config(fmt::format("MLFLOW_HTTP_REQUEST_TIMEOUT is '{}'", text),
+                "MLFLOW_HTTP_REQUEST_TIMEOUT", "set it to a number of seconds");
   }
   return std::chrono::seconds(seconds);
 }
@@ -89,7 +87,7 @@ void set_pair(std::vector<std::string>& items, const std::string& key, const std
   item += ", \"value\": ";
   const std::string_view begin = item;
   const auto same = std::find_if(items.begin(), items.end(), [&](const std::string& other) {
-    return other.compare(0, begin.size(), begin) == 0;
+    return other.starts_with(begin);
   });
   append_json_text(item, value);
   item += '}';
@@ -139,11 +137,10 @@ std::string mlflow_name(const std::string& name) {
 void MlflowTracker::start(const TrackerRun& run) {
   const std::string uri = environment_value("MLFLOW_TRACKING_URI");
   if (uri.empty()) {
-    throw Error(ErrorCode::kConfig,
-                "the tracker 'mlflow' is requested, but MLFLOW_TRACKING_URI is not set",
-                {.subject = "MLFLOW_TRACKING_URI",
-                 .hint = "start a server (`mlflow server --port 5000`) and set "
-                         "MLFLOW_TRACKING_URI=http://127.0.0.1:5000"});
+    fail_config("the tracker 'mlflow' is requested, but MLFLOW_TRACKING_URI is not set",
+                "MLFLOW_TRACKING_URI",
+                "start a server (`mlflow server --port 5000`) and set "
+                "MLFLOW_TRACKING_URI=http://127.0.0.1:5000");
   }
   HttpOptions options;
   options.authorization = authorization();
@@ -160,8 +157,7 @@ json MlflowTracker::call(const std::string& method, const std::string& path,
                          const std::string& body, const std::string& known) {
   HttpReply reply;
   try {
-    const std::string target = "/api/2.0/mlflow/" + path;
-    reply = method == "GET" ? client_->get(target) : client_->post(target, body);
+    reply = client_->send(method, "/api/2.0/mlflow/" + path, body);
   } catch (const TrackerUnavailable& error) {
     throw TrackerUnavailable(
         error.what(),

@@ -35,21 +35,15 @@ std::string one_line(const std::string& text) {
   return out;
 }
 
-bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
-
 size_t characters(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return !continues(c); }));
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
+// At most `limit` characters.
 std::string cut(const std::string& text, size_t limit) {
-  size_t kept = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (continues(text[i])) continue;
-    if (kept == limit) return text.substr(0, i);
-    ++kept;
-  }
-  return text;
+  return fmt::format("{:.{}}", text, limit);
 }
 
 std::string counts(const track::ProgressView& view) {
@@ -124,32 +118,9 @@ std::string track::plain_text(const track::ProgressView& view) {
   return line;
 }
 
-// Selects where progress bars go (standard error, as bar or plain lines, or nowhere) and which of
-// several bars is drawn. Thread-safe.
-
 namespace {
 
 enum class ProgressStyle { kOff, kPlain, kBar };
-
-// A live bar; the one created last is drawn.
-class ProgressSlot {
- public:
-  ProgressSlot(std::string label, int64_t total);
-  ~ProgressSlot();
-  ProgressSlot(const ProgressSlot&) = delete;
-  ProgressSlot& operator=(const ProgressSlot&) = delete;
-
-  void set_done(int64_t done);
-  bool is_innermost() const;
-  bool is_outermost() const;
-  // "epochs 2/10 > files 3/4": the outer bars.
-  std::string around() const;
-
- private:
-  const std::string label_;
-  const int64_t total_;
-  int64_t done_ = 0;  // guarded by the lock of all slots
-};
 
 constexpr int kDefaultColumns = 80;
 
@@ -162,17 +133,8 @@ int columns_from_environment() {
   return whole && columns > 0 ? std::min(columns, 1000) : 0;
 }
 
-struct Living {
-  std::mutex mutex;
-  std::vector<const ProgressSlot*> slots;  // outermost first
-};
-
-Living& living() {
-  static auto* const instance = new Living;
-  return *instance;
-}
-
-// Depends on standard error, COUPLER_PROGRESS, COUPLER_TERMINAL and TERM; not cached.
+// Whether bars are drawn on standard error, printed as plain lines, or neither: depends on standard
+// error, COUPLER_PROGRESS, COUPLER_TERMINAL and TERM; not cached.
 ProgressStyle progress_style() {
   const std::string wanted = environment_value("COUPLER_PROGRESS");
   if (wanted == "off") return ProgressStyle::kOff;
@@ -197,47 +159,62 @@ int progress_columns() {
   return kDefaultColumns;
 }
 
-ProgressSlot::ProgressSlot(std::string label, int64_t total)
-    : label_(std::move(label)), total_(total) {
-  Living& all = living();
-  const std::lock_guard lock(all.mutex);
-  all.slots.push_back(this);
+class ProgressSlot;
+
+struct Living {
+  std::mutex mutex;
+  std::vector<const ProgressSlot*> slots;  // outermost first
+};
+
+Living& living() {
+  static auto* const instance = new Living;
+  return *instance;
 }
 
-ProgressSlot::~ProgressSlot() {
-  Living& all = living();
-  const std::lock_guard lock(all.mutex);
-  all.slots.erase(std::remove(all.slots.begin(), all.slots.end(), this), all.slots.end());
-}
-
-void ProgressSlot::set_done(int64_t done) {
-  const std::lock_guard lock(living().mutex);
-  done_ = done;
-}
-
-bool ProgressSlot::is_innermost() const {
-  Living& all = living();
-  const std::lock_guard lock(all.mutex);
-  return all.slots.back() == this;
-}
-
-bool ProgressSlot::is_outermost() const {
-  Living& all = living();
-  const std::lock_guard lock(all.mutex);
-  return all.slots.front() == this;
-}
-
-std::string ProgressSlot::around() const {
-  Living& all = living();
-  const std::lock_guard lock(all.mutex);
-  std::string text;
-  for (const ProgressSlot* slot : all.slots) {
-    if (slot == this) break;
-    if (!text.empty()) text += " > ";
-    text += track::brief_text(slot->label_, slot->done_, slot->total_);
+// A live bar; of several, the one created last is drawn. Thread-safe.
+class ProgressSlot {
+ public:
+  ProgressSlot(std::string label, int64_t total) : label_(std::move(label)), total_(total) {
+    const std::lock_guard lock(all_.mutex);
+    all_.slots.push_back(this);
   }
-  return text;
-}
+  ~ProgressSlot() {
+    const std::lock_guard lock(all_.mutex);
+    std::erase(all_.slots, this);
+  }
+  ProgressSlot(const ProgressSlot&) = delete;
+  ProgressSlot& operator=(const ProgressSlot&) = delete;
+
+  void set_done(int64_t done) {
+    const std::lock_guard lock(all_.mutex);
+    done_ = done;
+  }
+  bool is_innermost() const {
+    const std::lock_guard lock(all_.mutex);
+    return all_.slots.back() == this;
+  }
+  bool is_outermost() const {
+    const std::lock_guard lock(all_.mutex);
+    return all_.slots.front() == this;
+  }
+  // "epochs 2/10 > files 3/4": the outer bars.
+  std::string around() const {
+    const std::lock_guard lock(all_.mutex);
+    std::string text;
+    for (const ProgressSlot* slot : all_.slots) {
+      if (slot == this) break;
+      if (!text.empty()) text += " > ";
+      text += track::brief_text(slot->label_, slot->done_, slot->total_);
+    }
+    return text;
+  }
+
+ private:
+  Living& all_ = living();
+  const std::string label_;
+  const int64_t total_;
+  int64_t done_ = 0;  // guarded by the lock of all slots
+};
 
 using Clock = std::chrono::steady_clock;
 

@@ -117,14 +117,6 @@ std::string any_value(const TrackValue& value) {
   return any;
 }
 
-}  // namespace
-
-uint32_t masked_crc32c(std::string_view data) {
-  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
-  crc.process_bytes(data.data(), data.size());
-  return std::rotr(static_cast<uint32_t>(crc.checksum()), 15) + 0xa282ead8U;
-}
-
 void append_record(std::string& out, std::string_view data) {
   std::string length;
   add_little_endian(length, data.size(), 8);
@@ -134,30 +126,13 @@ void append_record(std::string& out, std::string_view data) {
   add_little_endian(out, masked_crc32c(data), 4);
 }
 
+// The first event of a file.
 std::string version_event(double time) {
   std::string event;
   pbf_writer writer(event);
   writer.add_double(kWallTime, time);
   writer.add_string(kFileVersion, "brain.Event:2");
   return event;
-}
-
-std::string values_event(const TrackedStep& entry) {
-  std::string summary;
-  for (const auto& [name, value] : entry.values) {
-    const std::string tag = as_utf8(name);
-    const auto number = number_of(value);
-    if (!number) {
-      add_text_value(summary, tag, as_utf8(std::get<std::string>(value)));
-      continue;
-    }
-    std::string scalar;
-    pbf_writer writer(scalar);
-    writer.add_string(kTag, tag);
-    writer.add_float(kSimpleValue, static_cast<float>(*number));
-    pbf_writer(summary).add_message(kValue, scalar);
-  }
-  return event_of(entry.time, entry.step, summary);
 }
 
 std::string hparams_start_event(double time, const TrackerRun& run) {
@@ -183,8 +158,6 @@ std::string hparams_end_event(double time) {
   return hparams_event(time, "_hparams_/session_end_info", kSessionEnd, session);
 }
 
-namespace {
-
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -199,6 +172,30 @@ std::string file_name(double now) {
 }
 
 }  // namespace
+
+uint32_t masked_crc32c(std::string_view data) {
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+  crc.process_bytes(data.data(), data.size());
+  return std::rotr(static_cast<uint32_t>(crc.checksum()), 15) + 0xa282ead8U;
+}
+
+std::string values_event(const TrackedStep& entry) {
+  std::string summary;
+  for (const auto& [name, value] : entry.values) {
+    const std::string tag = as_utf8(name);
+    const auto number = number_of(value);
+    if (!number) {
+      add_text_value(summary, tag, as_utf8(std::get<std::string>(value)));
+      continue;
+    }
+    std::string scalar;
+    pbf_writer writer(scalar);
+    writer.add_string(kTag, tag);
+    writer.add_float(kSimpleValue, static_cast<float>(*number));
+    pbf_writer(summary).add_message(kValue, scalar);
+  }
+  return event_of(entry.time, entry.step, summary);
+}
 
 void TensorBoardTracker::start(const TrackerRun& run) {
   const double now = seconds_now();

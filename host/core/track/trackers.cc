@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <mutex>
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "track/file_trackers.h"
 #include "track/mlflow_tracker.h"
 #include "track/tensorboard_tracker.h"
@@ -19,16 +20,13 @@ track::Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers,
                           const TrackerRun& run, const TrackerOptions& options)
     : end_timeout_(options.end_timeout) {
   if (options.queue_length < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("TrackerOptions: queue_length is {}", options.queue_length),
-                {.subject = "queue_length", .hint = "set it to at least 1"});
+    fail_argument(fmt::format("TrackerOptions: queue_length is {}", options.queue_length),
+                  "queue_length", "set it to at least 1");
   }
   if (options.flush_every.count() < 1 || options.end_timeout.count() < 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("TrackerOptions: flush_every is {} ms and end_timeout {} ms",
-                            options.flush_every.count(), options.end_timeout.count()),
-                {.subject = "flush_every",
-                 .hint = "flush_every must be at least 1 ms, and end_timeout not negative"});
+    fail_argument(fmt::format("TrackerOptions: flush_every is {} ms and end_timeout {} ms",
+                              options.flush_every.count(), options.end_timeout.count()),
+                  "flush_every", "flush_every must be at least 1 ms, and end_timeout not negative");
   }
   for (const auto& tracker : trackers) tracker->start(run);
   track::TrackerQueueLimits limits;
@@ -61,12 +59,6 @@ std::shared_ptr<Tracker> track::Trackers::find(const std::string& name) const {
     if (queue->tracker()->name() == name) return queue->tracker();
   }
   return nullptr;
-}
-
-std::vector<std::string> track::Trackers::names() const {
-  std::vector<std::string> result;
-  for (const auto& queue : queues_) result.push_back(queue->tracker()->name());
-  return result;
 }
 
 void track::Trackers::end() {
@@ -117,10 +109,7 @@ std::vector<std::string> track::tracker_names() {
 
 std::vector<std::string> track::names_of_all_trackers() {
   std::vector<std::string> names = track::tracker_names();
-  const char* uri = std::getenv("MLFLOW_TRACKING_URI");
-  if (uri == nullptr || *uri == '\0') {
-    names.erase(std::remove(names.begin(), names.end(), "mlflow"), names.end());
-  }
+  if (environment_value("MLFLOW_TRACKING_URI").empty()) std::erase(names, "mlflow");
   return names;
 }
 
@@ -136,9 +125,9 @@ std::shared_ptr<Tracker> track::make_tracker(const std::string& name) {
   if (factory == nullptr) return nullptr;
   auto tracker = factory();
   if (tracker == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the function given to register_tracker for '{}' returned null", name),
-                {.subject = name, .hint = "return a tracker from it"});
+    fail_argument(
+        fmt::format("the function given to register_tracker for '{}' returned null", name), name,
+        "return a tracker from it");
   }
   return tracker;
 }

@@ -28,7 +28,6 @@ class Trackers {
   void log(TrackValues values, std::optional<int64_t> step);
   // Null if there is none of that name.
   std::shared_ptr<Tracker> find(const std::string& name) const;
-  std::vector<std::string> names() const;
   // Waits until all have written everything, at most TrackerOptions::end_timeout. Later calls do
   // nothing.
   void end();

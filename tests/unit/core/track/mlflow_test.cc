@@ -287,7 +287,7 @@ TEST_F(Mlflow, HostOfAnIpv6Address_IsInBrackets) {
   const std::string place = "[::ffff:127.0.0.1]:" + std::to_string(http.port());
   HttpClient client(parse_http_address("http://" + place, "X"), {});
   try {
-    client.get("/");
+    client.send("GET", "/", "");
   } catch (const TrackerUnavailable& error) {
     GTEST_SKIP() << "no IPv6 here: " << error.what();
   }
