@@ -80,180 +80,114 @@ Value* Machine::run() {
 }
 
 void Machine::step() {
-  const auto opcode = number<uint8_t>();
-  if (opcode == kStop) {
-    stopped_ = true;
-  } else if (opcode == kFrame) {
-    if (number<uint64_t>() > bytes_.size() - at_) fail("a frame reaches past the pickle's end");
-  } else if (!step_literal(opcode) && !step_container(opcode) && !step_memo(opcode) &&
-             !step_object(opcode)) {
-    fail(
-        fmt::format("opcode 0x{:02x} is not supported: tensors, containers and numbers do not need "
-                    "it",
-                    opcode));
-  }
-}
+  switch (const auto opcode = number<uint8_t>()) {
+    case kStop:
+      stopped_ = true;
+      return;
+    case kFrame:
+      if (number<uint64_t>() > bytes_.size() - at_) fail("a frame reaches past the pickle's end");
+      return;
 
-bool Machine::step_literal(uint8_t opcode) {
-  const auto push_integer = [&](int64_t value) { push(make(Kind::kInt, value)); };
-  switch (opcode) {
     case kNone:
-      push(none_);
-      return true;
+      return push(none_);
     case kNewTrue:
-      push(true_);
-      return true;
+      return push(true_);
     case kNewFalse:
-      push(false_);
-      return true;
+      return push(false_);
     case kBinInt:
-      push_integer(number<int32_t>());
-      return true;
+      return push_integer(number<int32_t>());
     case kBinInt1:
-      push_integer(number<uint8_t>());
-      return true;
+      return push_integer(number<uint8_t>());
     case kBinInt2:
-      push_integer(number<uint16_t>());
-      return true;
+      return push_integer(number<uint16_t>());
     case kLong1:
-      push_integer(long_number(number<uint8_t>()));
-      return true;
+      return push_integer(long_number(number<uint8_t>()));
     case kLong4:
-      push_integer(long_number(number<uint32_t>()));
-      return true;
+      return push_integer(long_number(number<uint32_t>()));
     case kBinFloat:  // the only big-endian number
-      push(make(Kind::kDouble, std::bit_cast<double>(__builtin_bswap64(number<uint64_t>()))));
-      return true;
+      return push(
+          make(Kind::kDouble, std::bit_cast<double>(__builtin_bswap64(number<uint64_t>()))));
     case kShortBinUnicode:
-      push_text(Kind::kString, number<uint8_t>());
-      return true;
+      return push_text(Kind::kString, number<uint8_t>());
     case kBinUnicode:
-      push_text(Kind::kString, number<uint32_t>());
-      return true;
+      return push_text(Kind::kString, number<uint32_t>());
     case kBinUnicode8:
-      push_text(Kind::kString, number<uint64_t>());
-      return true;
+      return push_text(Kind::kString, number<uint64_t>());
     case kShortBinBytes:
-      push_text(Kind::kBytes, number<uint8_t>());
-      return true;
+      return push_text(Kind::kBytes, number<uint8_t>());
     case kBinBytes:
-      push_text(Kind::kBytes, number<uint32_t>());
-      return true;
+      return push_text(Kind::kBytes, number<uint32_t>());
     case kBinBytes8:
-      push_text(Kind::kBytes, number<uint64_t>());
-      return true;
-    default:
-      return false;
-  }
-}
+      return push_text(Kind::kBytes, number<uint64_t>());
 
-bool Machine::step_container(uint8_t opcode) {
-  switch (opcode) {
     case kMark:
       if (marks_.size() == kMaxDepth)
         fail(fmt::format("it nests deeper than {} levels", kMaxDepth));
       marks_.push_back(stack_.size());
-      return true;
+      return;
     case kEmptyList:
     case kEmptySet:
-      push(make(Kind::kList, Items{}));
-      return true;
+      return push(make(Kind::kList, Items{}));
     case kEmptyTuple:
-      push_tuple(0);
-      return true;
+      return push_tuple(0);
     case kEmptyDict:
-      push(make(Kind::kDict, Items{}));
-      return true;
+      return push(make(Kind::kDict, Items{}));
     case kTuple:
-      push(make(Kind::kTuple, pop_to_mark()));
-      return true;
+      return push(make(Kind::kTuple, pop_to_mark()));
     case kTuple1:
     case kTuple2:
     case kTuple3:
-      push_tuple(opcode - kTuple1 + 1u);
-      return true;
-    case kAppend:
-      append({pop()});
-      return true;
+      return push_tuple(opcode - kTuple1 + 1u);
     case kFrozenSet:
-      push(make(Kind::kList, pop_to_mark()));
-      return true;
+      return push(make(Kind::kList, pop_to_mark()));
+    case kAppend:
+      return append({pop()});
     case kAppends:
     case kAddItems:
-      append(pop_to_mark());
-      return true;
+      return append(pop_to_mark());
     case kSetItem: {
       Value* value = pop();
       Value* key = pop();
-      set_items({key, value});
-      return true;
+      return set_items({key, value});
     }
     case kSetItems:
-      set_items(pop_to_mark());
-      return true;
-    default:
-      return false;
-  }
-}
+      return set_items(pop_to_mark());
 
-bool Machine::step_memo(uint8_t opcode) {
-  const auto put = [&](uint64_t index) {
-    if (index > memo_.size()) fail(fmt::format("it stores memo entry {} out of order", index));
-    if (index == memo_.size()) memo_.push_back(nullptr);
-    memo_[index] = top();
-  };
-  const auto get = [&](uint64_t index) {
-    if (index >= memo_.size()) fail(fmt::format("memo entry {} does not exist", index));
-    push(memo_[index]);
-  };
-  switch (opcode) {
     case kBinPut:
-      put(number<uint8_t>());
-      return true;
+      return remember(number<uint8_t>());
     case kLongBinPut:
-      put(number<uint32_t>());
-      return true;
+      return remember(number<uint32_t>());
     case kMemoize:
-      put(memo_.size());
-      return true;
+      return remember(memo_.size());
     case kBinGet:
-      get(number<uint8_t>());
-      return true;
+      return recall(number<uint8_t>());
     case kLongBinGet:
-      get(number<uint32_t>());
-      return true;
-    default:
-      return false;
-  }
-}
+      return recall(number<uint32_t>());
 
-bool Machine::step_object(uint8_t opcode) {
-  switch (opcode) {
     case kGlobal: {
       const std::string_view module = take_line();
-      push_global(module, take_line());
-      return true;
+      return push_global(module, take_line());
     }
     case kStackGlobal: {
       const Value* name = pop();
       const Value* module = pop();
       if (name->kind() != Kind::kString || module->kind() != Kind::kString)
         fail("a function's name is not a string");
-      push_global(module->text(), name->text());
-      return true;
+      return push_global(module->text(), name->text());
     }
     case kBinPersId:
-      push_storage();
-      return true;
+      return push_storage();
     case kReduce:
     case kNewObj:
-      push_call();
-      return true;
+      return push_call();
     case kBuild:
-      set_attributes();
-      return true;
+      return set_attributes();
+
     default:
-      return false;
+      fail(
+          fmt::format("opcode 0x{:02x} is not supported: tensors, containers and numbers do not "
+                      "need it",
+                      opcode));
   }
 }
 

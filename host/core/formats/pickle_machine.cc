@@ -307,4 +307,15 @@ void Machine::set_items(const Items& items) {
   target.insert(target.end(), items.begin(), items.end());
 }
 
+void Machine::remember(uint64_t index) {
+  if (index > memo_.size()) fail(fmt::format("it stores memo entry {} out of order", index));
+  if (index == memo_.size()) memo_.push_back(nullptr);
+  memo_[index] = top();
+}
+
+void Machine::recall(uint64_t index) {
+  if (index >= memo_.size()) fail(fmt::format("memo entry {} does not exist", index));
+  push(memo_[index]);
+}
+
 }  // namespace coupler::pickle

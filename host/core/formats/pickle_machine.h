@@ -41,12 +41,7 @@ class Machine {
   [[noreturn]] void fail(const std::string& rule) const;
   [[noreturn]] void refuse(const std::string& what, const std::string& hint) const;
 
-  // The opcodes in groups; false if the opcode is not in the group.
-  void step();
-  bool step_literal(uint8_t opcode);
-  bool step_container(uint8_t opcode);
-  bool step_memo(uint8_t opcode);
-  bool step_object(uint8_t opcode);
+  void step();  // executes one opcode
 
   // The pickle's next bytes.
   std::string_view take(uint64_t count);
@@ -65,10 +60,13 @@ class Machine {
   Value* pop();
   Value* top() const;
   Items pop_to_mark();
+  void push_integer(int64_t value) { push(make(Kind::kInt, value)); }
   void push_text(Kind kind, uint64_t bytes);
   void push_tuple(size_t count);
   void append(const Items& items);
   void set_items(const Items& items);
+  void remember(uint64_t index);  // the top, as an entry of the memo
+  void recall(uint64_t index);    // pushes that entry
 
   // Replacements for function calls: pickle_machine.cc.
   void push_global(std::string_view module, std::string_view name);
