@@ -1,6 +1,5 @@
 #include "formats/safetensors_header.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,17 +15,10 @@
 
 #include "base/text.h"
 
+static_assert(std::endian::native == std::endian::little,
+              "safetensors data is little-endian and is used in place");
+
 namespace coupler::safetensors {
-
-// Parses the JSON of a safetensors header by events, without building a document. Rejects duplicate
-// keys, nesting, unknown fields and wrong types on the way. Internal to safetensors_header.cc.
-
-// What is wrong with a header: the tensor concerned (may be empty) and the rule it breaks.
-struct Problem {
-  std::string tensor;
-  std::string rule;
-};
-
 namespace {
 
 struct DTypeRow {
@@ -60,8 +52,10 @@ constexpr std::array<DTypeRow, 22> kDTypes{{
     {DType::kU64, "U64", 64},
 }};
 
-// The events of one header. The state says what the enclosing brackets are; every handler returns
-// false after setting problem_, which ends the parse.
+// The events of one header, parsed without building a document: rejects duplicate keys, nesting,
+// unknown fields and wrong types on the way. Fills the header's tensors (in JSON order), index and
+// metadata; the layout is not checked yet. The state says what the enclosing brackets are; every
+// handler returns false after setting problem_, which ends the parse.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderEvents(Header& header) : header_(header) {}
@@ -235,34 +229,9 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
 const DTypeRow& row_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
 
-}  // namespace
-
-std::string_view to_string(DType dtype) { return row_of(dtype).name; }
-uint64_t bits(DType dtype) { return row_of(dtype).bits; }
-
-// Fills header.tensors (in JSON order), header.index and header.metadata; the layout is not checked
-// yet. Returns the first problem.
-std::optional<Problem> read_header_json(std::string_view json, Header& header) {
-  HeaderEvents events(header);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &events);
-  return events.take_problem();
-}
-
-}  // namespace coupler::safetensors
-
-static_assert(std::endian::native == std::endian::little,
-              "safetensors data is little-endian and is used in place");
-
-namespace coupler::safetensors {
-namespace {
-
 [[noreturn]] void broken(const std::string& file, const Problem& problem) {
-  const std::string where = problem.tensor.empty()
-                                ? file
-                                : fmt::format("{}: tensor '{}'", file, for_message(problem.tensor));
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", where, problem.rule),
-              {.subject = problem.tensor.empty() ? file : for_message(problem.tensor),
-               .hint = "the file is damaged or not a safetensors file; copy or write it again"});
+  refuse_file(ErrorCode::kIo, file, problem,
+              "the file is damaged or not a safetensors file; copy or write it again");
 }
 
 // The layout rules: every tensor's range has the length that its shape and dtype require, ranges in
@@ -296,6 +265,18 @@ std::optional<Problem> check_layout(const std::vector<TensorInfo>& tensors, uint
 }
 
 }  // namespace
+
+std::string_view to_string(DType dtype) { return row_of(dtype).name; }
+uint64_t bits(DType dtype) { return row_of(dtype).bits; }
+
+void refuse_file(ErrorCode code, const std::string& file, const Problem& problem,
+                 const std::string& hint) {
+  const std::string tensor = for_message(problem.tensor);
+  throw Error(code,
+              tensor.empty() ? fmt::format("{}: {}", file, problem.rule)
+                             : fmt::format("{}: tensor '{}': {}", file, tensor, problem.rule),
+              {.subject = tensor.empty() ? file : tensor, .hint = hint});
+}
 
 std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& shape) {
   constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
@@ -333,7 +314,9 @@ Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file
 
   Header header;
   header.data_offset = sizeof length + length;
-  if (const auto problem = read_header_json(json, header)) broken(file, *problem);
+  HeaderEvents events(header);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &events);
+  if (const auto problem = events.take_problem()) broken(file, *problem);
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const TensorInfo& a, const TensorInfo& b) {
               return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

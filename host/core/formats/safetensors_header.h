@@ -6,6 +6,8 @@
 // the rules. Work and memory grow linearly with N (n log n for names), and N is capped.
 #pragma once
 
+#include <coupler/error.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -75,5 +77,16 @@ struct Header {
 // Takes the whole file's bytes, but reads only the header. Throws Error(kIo) naming `file`, the
 // tensor at fault if any, and the violated rule.
 Header parse_header(const uint8_t* bytes, uint64_t size, const std::string& file);
+
+// What is wrong with a file that names tensors: the tensor concerned (may be empty) and the rule
+// that is broken.
+struct Problem {
+  std::string tensor;
+  std::string rule;
+};
+
+// Throws an Error about the tensor or, if none is concerned, about the file.
+[[noreturn]] void refuse_file(ErrorCode code, const std::string& file, const Problem& problem,
+                              const std::string& hint);
 
 }  // namespace coupler::safetensors

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace coupler::safetensors {
@@ -20,15 +21,13 @@ constexpr auto kMaxDataBytes = static_cast<uint64_t>(std::numeric_limits<int64_t
 
 [[noreturn]] void refuse_tensors(const std::string& file, const std::string& rule,
                                  const char* hint) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", file, rule),
-              {.subject = file, .hint = hint});
+  fail_argument(fmt::format("{}: {}", file, rule), file, hint);
 }
 
 [[noreturn]] void refuse_tensors(const std::string& file, const TensorEntry& entry,
                                  const std::string& rule, const char* hint) {
   const std::string name = for_message(entry.name);
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: tensor '{}': {}", file, name, rule),
-              {.subject = name, .hint = hint});
+  fail_argument(fmt::format("{}: tensor '{}': {}", file, name, rule), name, hint);
 }
 
 uint64_t checked_bytes(const std::string& file, const TensorEntry& entry) {

@@ -3,10 +3,8 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,10 +13,6 @@
 #include "base/text.h"
 
 namespace coupler::formats {
-
-// Checks from a file's first bytes whether it is in torch.save's current format. A pure function;
-// any thread.
-
 namespace {
 
 using namespace std::string_view_literals;
@@ -34,48 +28,38 @@ constexpr const char* kConvert =
     "if you trust its author, load it with PyTorch and torch.save its state_dict() again with "
     "PyTorch 1.6 or newer";
 
-// Returns if the file may be a zip archive; otherwise throws an Error that says what it is and how
-// to get one: kUnsupported for PyTorch formats that are not supported, kIo for others.
-void check_torch_file_kind(const uint8_t* bytes, uint64_t size, const std::string& file) {
+// Returns `bytes` if they may be a zip archive; otherwise throws an Error that says what they are
+// and how to get one: kUnsupported for PyTorch formats that are not supported, kIo for others.
+const uint8_t* checked_kind(const uint8_t* bytes, uint64_t size, const std::string& file) {
   const std::string_view all(reinterpret_cast<const char*>(bytes), size);
-  const auto fail = [&](ErrorCode code, std::string_view what, const char* hint) {
-    throw Error(code, fmt::format("{}: {}", file, what), {.subject = file, .hint = hint});
+  const auto problem = [&](ErrorCode code, std::string_view what, const char* hint) {
+    return Error(code, fmt::format("{}: {}", file, what), {.subject = file, .hint = hint});
   };
-  if (all.starts_with(kZip)) return;
-  if (all.empty()) fail(ErrorCode::kIo, "the file is empty", "copy or write it again");
+  if (all.starts_with(kZip)) return bytes;
+  if (all.empty()) throw problem(ErrorCode::kIo, "the file is empty", "copy or write it again");
   if (all.starts_with(kOldFormat))
-    fail(ErrorCode::kUnsupported,
-         "it is in the format that torch.save wrote before PyTorch 1.6, which is not supported",
-         kConvert);
+    throw problem(
+        ErrorCode::kUnsupported,
+        "it is in the format that torch.save wrote before PyTorch 1.6, which is not supported",
+        kConvert);
   if (size > kTarAt && all.substr(kTarAt).starts_with(kTar))
-    fail(ErrorCode::kUnsupported,
-         "it is a tar file, as the first versions of PyTorch wrote, which is not supported",
-         kConvert);
+    throw problem(
+        ErrorCode::kUnsupported,
+        "it is a tar file, as the first versions of PyTorch wrote, which is not supported",
+        kConvert);
   if (all.starts_with(kPointer))
-    fail(ErrorCode::kIo, "it is a Git LFS pointer to a file, not the file",
-         "fetch the file itself: git lfs pull");
+    throw problem(ErrorCode::kIo, "it is a Git LFS pointer to a file, not the file",
+                  "fetch the file itself: git lfs pull");
   if (size > 1 && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5)
-    fail(ErrorCode::kUnsupported, "it is a bare pickle, not an archive written by torch.save",
-         kConvert);
-  fail(ErrorCode::kIo, "it is not a PyTorch file: torch.save writes zip archives",
-       "name a file written by torch.save");
+    throw problem(ErrorCode::kUnsupported,
+                  "it is a bare pickle, not an archive written by torch.save", kConvert);
+  throw problem(ErrorCode::kIo, "it is not a PyTorch file: torch.save writes zip archives",
+                "name a file written by torch.save");
 }
 
 constexpr int kNewestVersion = 10;  // of the archive's format, readable by PyTorch 2
 constexpr uint64_t kMaxSmallEntry = 64;
 constexpr uint64_t kMaxFolderBytes = 256;  // a file name and a '/'
-
-// As LibTorch counts them: dimensions of size 0 are skipped, since strides are products of the
-// others. Nothing if the elements' bytes do not fit 63 bits.
-std::optional<uint64_t> count_elements(const pickle::Tensor& tensor) {
-  uint64_t bytes = tensor.type->bytes;
-  for (const int64_t dimension : tensor.shape)
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(std::max<int64_t>(dimension, 1)),
-                               &bytes) ||
-        bytes > std::numeric_limits<int64_t>::max())
-      return std::nullopt;
-  return bytes / tensor.type->bytes;
-}
 
 // The end of the last element, in bytes from the start of the storage, for a tensor that has
 // elements. Nothing if it does not fit 64 bits.
@@ -93,11 +77,6 @@ std::optional<uint64_t> storage_end(const pickle::Tensor& tensor) {
       __builtin_mul_overflow(last, tensor.type->bytes, &end))
     return std::nullopt;
   return end;
-}
-
-const uint8_t* checked_kind(const uint8_t* bytes, uint64_t size, const std::string& file) {
-  check_torch_file_kind(bytes, size, file);
-  return bytes;
 }
 
 }  // namespace
@@ -223,23 +202,23 @@ TorchTensor TorchArchive::place(std::string name, const pickle::Tensor& tensor) 
                  .hint = "convert it with PyTorch, for example to complex64"});
   const ByteRange storage = place(*tensor.storage);
   const uint64_t storage_bytes = storage.end - storage.begin;
-  const auto elements = count_elements(tensor);
-  if (!elements) wrong("its shape has more than 2^63 bytes");
-  const bool empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();
+  const auto bytes = safetensors::tensor_bytes(*tensor.type->dtype, tensor.shape);
+  if (!bytes) wrong("its shape has more than 2^63 bytes");
   uint64_t offset = 0;
   if (__builtin_mul_overflow(tensor.offset, tensor.type->bytes, &offset) || offset > storage_bytes)
     wrong(fmt::format("it begins at element {}, outside its storage of {} bytes", tensor.offset,
                       storage_bytes));
   uint64_t end = offset;
-  if (!empty) {
+  if (*bytes > 0) {
     const auto last = storage_end(tensor);
     if (!last || *last > storage_bytes)
       wrong(fmt::format("its shape and strides leave its storage of {} bytes", storage_bytes));
-    if (*elements > storage_bytes / tensor.type->bytes)
+    const uint64_t elements = *bytes / tensor.type->bytes;
+    if (elements > storage_bytes / tensor.type->bytes)
       wrong(
           fmt::format("it has {} elements, more than its storage, which is not supported: call "
                       "contiguous() before saving it",
-                      *elements));
+                      elements));
     end = *last;
   }
   return {std::move(name),

@@ -1,6 +1,5 @@
 #include "formats/weight_index.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,31 +11,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "formats/safetensors_header.h"
 
 namespace coupler::formats {
 namespace {
 
+using safetensors::Problem;
+
 constexpr const char* kMetadata = "metadata";
 constexpr const char* kTotalSize = "total_size";
 constexpr const char* kWeightMap = "weight_map";
 constexpr size_t kMaxFileName = 255;
-
-// What is wrong with an index: the tensor concerned (may be empty) and the rule it breaks.
-struct Problem {
-  std::string tensor;
-  std::string rule;
-};
-
-[[noreturn]] void refuse_index(ErrorCode code, const std::string& file, const Problem& problem,
-                               const char* hint) {
-  const std::string tensor = for_message(problem.tensor);
-  throw Error(code,
-              tensor.empty() ? fmt::format("{}: {}", file, problem.rule)
-                             : fmt::format("{}: tensor '{}': {}", file, tensor, problem.rule),
-              {.subject = tensor.empty() ? file : tensor, .hint = hint});
-}
 
 // Whether it names a file in the same folder, on this and on other systems, not a path elsewhere.
 bool is_plain(std::string_view name) {
@@ -177,7 +164,7 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
 WeightIndex parse_weight_index(std::string_view text, const std::string& file) {
   constexpr const char* kHint = "the file is damaged or not an index; copy or write it again";
   const auto broken = [&](const Problem& problem) {
-    refuse_index(ErrorCode::kIo, file, problem, kHint);
+    refuse_file(ErrorCode::kIo, file, problem, kHint);
   };
   if (text.size() > kMaxIndexBytes)
     broken({"", fmt::format("its {} bytes exceed the limit of {}", text.size(), kMaxIndexBytes)});
@@ -192,8 +179,8 @@ WeightIndex parse_weight_index(std::string_view text, const std::string& file) {
 
 std::string format_weight_index(const WeightIndex& index, const std::string& file) {
   const auto wrong = [&](const Problem& problem) {
-    refuse_index(ErrorCode::kInvalidArgument, file, problem,
-                 "name tensors and files in UTF-8, and files without a folder");
+    refuse_file(ErrorCode::kInvalidArgument, file, problem,
+                "name tensors and files in UTF-8, and files without a folder");
   };
   if (index.weight_map.size() > safetensors::kMaxTensors) wrong({"", too_many()});
   nlohmann::json metadata = nlohmann::json::object();
@@ -214,91 +201,42 @@ std::string format_weight_index(const WeightIndex& index, const std::string& fil
 
 namespace {
 
-using Names = std::vector<std::string>;
-
 [[noreturn]] void refuse_shard(const SizedTensor& tensor, const char* rule, const char* hint) {
   const std::string name = for_message(tensor.name);
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("tensor '{}': {}", name, rule),
-              {.subject = name, .hint = hint});
+  fail_argument(fmt::format("tensor '{}': {}", name, rule), name, hint);
 }
-
-void check(const std::vector<SizedTensor>& tensors) {
-  std::set<std::string_view> names;
-  for (const SizedTensor& tensor : tensors)
-    if (!names.insert(tensor.name).second)
-      refuse_shard(tensor, "the name is given twice", "give each tensor a unique name");
-}
-
-// The tensors that share memory with an earlier one, by the storage's number, in the order in which
-// the storages first occur.
-class SharedTensors {
- public:
-  // False if it is the first of its storage or does not share.
-  bool add(const SizedTensor& tensor) {
-    if (!tensor.storage) return false;
-    const auto [found, first] = places_.try_emplace(*tensor.storage, groups_.size());
-    if (first)
-      groups_.push_back({tensor.name});
-    else
-      groups_[found->second].push_back(tensor.name);
-    return !first;
-  }
-
-  // Appends each group's other tensors to the file that has its first one.
-  void join(std::vector<Names>& files) const {
-    std::map<std::string_view, size_t> file_of;
-    for (const Names& group : groups_)
-      if (group.size() > 1) file_of.emplace(group.front(), 0);
-    for (size_t i = 0; i < files.size(); ++i)
-      for (const std::string& name : files[i])
-        if (const auto first = file_of.find(name); first != file_of.end()) first->second = i;
-    for (const Names& group : groups_) {
-      if (group.size() == 1) continue;
-      Names& file = files[file_of.at(group.front())];
-      file.insert(file.end(), group.begin() + 1, group.end());
-    }
-  }
-
- private:
-  std::map<uint64_t, size_t> places_;
-  std::vector<Names> groups_;
-};
 
 }  // namespace
 
 WeightFiles divide_weights(const std::vector<SizedTensor>& tensors, uint64_t limit) {
-  check(tensors);
   WeightFiles weights;
-  SharedTensors shared;
-  std::vector<Names> files;
-  Names open;
+  std::set<std::string_view> names;
+  std::vector<std::string> open;
   uint64_t open_bytes = 0;  // never more than the limit
   for (const SizedTensor& tensor : tensors) {
-    if (shared.add(tensor)) continue;
+    if (!names.insert(tensor.name).second)
+      refuse_shard(tensor, "the name is given twice", "give each tensor a unique name");
     if (tensor.bytes > std::numeric_limits<uint64_t>::max() - weights.total_size)
       refuse_shard(tensor, "with the preceding tensors there are more than 2^64 - 1 bytes",
                    "check the sizes of the tensors");
     weights.total_size += tensor.bytes;
     if (tensor.bytes > limit) {
-      files.push_back({tensor.name});
+      weights.files.push_back({"", {tensor.name}});
       continue;
     }
     if (tensor.bytes > limit - open_bytes) {
-      files.push_back(std::exchange(open, {}));
+      weights.files.push_back({"", std::exchange(open, {})});
       open_bytes = 0;
     }
     open.push_back(tensor.name);
     open_bytes += tensor.bytes;
   }
-  if (!open.empty()) files.push_back(std::move(open));
-  shared.join(files);
-
-  for (size_t i = 0; i < files.size(); ++i) {
-    std::string name = files.size() == 1
-                           ? "model.safetensors"
-                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
-    weights.files.push_back({std::move(name), std::move(files[i])});
-  }
+  if (!open.empty()) weights.files.push_back({"", std::move(open)});
+  const size_t count = weights.files.size();
+  for (size_t i = 0; i < count; ++i)
+    weights.files[i].name = count == 1
+                                ? "model.safetensors"
+                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, count);
   return weights;
 }
 

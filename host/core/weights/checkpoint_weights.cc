@@ -1,4 +1,3 @@
-
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "base/durable_file.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
@@ -36,10 +36,9 @@ const json& model_state(const Manifest& manifest, const std::string& folder, siz
   if (models == manifest.state.end() || !models->is_array() || models->empty())
     refuse_checkpoint(folder, "its manifest describes no model");
   if (model >= models->size())
-    throw Error(
-        ErrorCode::kInvalidArgument,
+    fail_argument(
         fmt::format("{}: model {} does not exist: it has {}", folder, model, models->size()),
-        {.subject = folder, .hint = "count models from 0: --model 0"});
+        folder, "count models from 0: --model 0");
   return (*models)[model];
 }
 
@@ -201,6 +200,10 @@ std::string only_states(const std::string& folder) {
   return (fs::path(folder) / names.front()).string();
 }
 
+WeightSource open_states(const std::string& folder, const std::string& key) {
+  return open_torch(only_states(folder), key.empty() ? kModule : key);
+}
+
 // Adds the tensors of `states` that `source` does not have under any of their names.
 void add_missing(WeightSource states, WeightSource& source) {
   std::set<std::string> there;
@@ -222,9 +225,8 @@ void add_missing(WeightSource states, WeightSource& source) {
 
 }  // namespace
 
-DeepSpeedLayout deepspeed_layout(const std::string& folder) {
-  if (has_parameters(folder)) return DeepSpeedLayout::kUniversal;
-  return states_in(folder).empty() ? DeepSpeedLayout::kNone : DeepSpeedLayout::kStep;
+bool is_deepspeed(const std::string& folder) {
+  return has_parameters(folder) || !states_in(folder).empty();
 }
 
 std::string deepspeed_latest(const std::string& folder) {
@@ -252,10 +254,7 @@ std::string deepspeed_latest(const std::string& folder) {
 }
 
 WeightSource open_deepspeed(const std::string& folder, const std::string& key) {
-  return open_torch(only_states(folder), key.empty() ? kModule : key);
-}
-
-WeightSource open_deepspeed_universal(const std::string& folder, const std::string& key) {
+  if (!has_parameters(folder)) return open_states(folder, key);
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(fs::path(folder) / "zero")) {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
@@ -272,7 +271,7 @@ WeightSource open_deepspeed_universal(const std::string& folder, const std::stri
     std::move(one.files.begin(), one.files.end(), std::back_inserter(source.files));
   }
   if (states_in(folder).empty()) return source;
-  WeightSource states = open_deepspeed(folder, key);
+  WeightSource states = open_states(folder, key);
   source.files.insert(source.files.end(), states.files.begin(), states.files.end());
   add_missing(std::move(states), source);
   return source;

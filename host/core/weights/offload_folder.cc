@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/durable_file.h"
+#include "base/error.h"
 #include "base/file_descriptor.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
@@ -142,15 +143,7 @@ WeightTensor from_data(const std::string& folder, const std::string& name, const
     refuse_offload_folder(
         path, fmt::format("it has {} bytes, but its tensor in index.json has {}", file->size(),
                           bytes ? fmt::format("{}", *bytes) : "too many"));
-  return {name,
-          type,
-          shape,
-          [file, size = *bytes](const ByteSink& sink) {
-            const char* const data = reinterpret_cast<const char*>(file->data());
-            for (uint64_t at = 0; at < size; at += kWeightChunk)
-              sink(data + at, std::min<uint64_t>(kWeightChunk, size - at));
-          },
-          {file, 0}};
+  return mapped_weight(name, type, shape, file, 0);
 }
 
 }  // namespace
@@ -201,9 +194,9 @@ OffloadFolderWriter::OffloadFolderWriter(std::string folder) : folder_(std::move
   if (!fs::exists(index, error)) return;
   const json document = read_index(folder_);
   if (!is_index(document))
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} is not the index of an offloaded model, and would be lost", index),
-                {.subject = index, .hint = "offload to another folder"});
+    fail_argument(
+        fmt::format("{} is not the index of an offloaded model, and would be lost", index), index,
+        "offload to another folder");
   for (const auto& [name, entry] : document.items()) entries_.emplace(name, entry.dump());
   if (::unlink(index.c_str()) != 0) throw_io("remove", index, errno);
 }

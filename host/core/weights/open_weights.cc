@@ -24,24 +24,29 @@
 
 namespace coupler::weights {
 
+void send_chunks(const uint8_t* bytes, uint64_t size, const ByteSink& sink) {
+  for (uint64_t at = 0; at < size; at += kWeightChunk)
+    sink(reinterpret_cast<const char*>(bytes) + at, std::min<uint64_t>(kWeightChunk, size - at));
+}
+
+WeightTensor mapped_weight(const std::string& name, safetensors::DType dtype,
+                           const std::vector<int64_t>& shape,
+                           const std::shared_ptr<const MappedFile>& file, uint64_t begin) {
+  WeightTensor tensor{.name = name, .dtype = dtype, .shape = shape, .read = {}};
+  tensor.read = [file, begin, size = tensor.bytes()](const ByteSink& sink) {
+    send_chunks(file->data() + begin, size, sink);
+  };
+  tensor.place = {file, begin};
+  return tensor;
+}
+
 WeightSource open_safetensors(const std::string& path) {
   const auto file = MappedFile::open(path);
   const auto header = safetensors::parse_header(file->data(), file->size(), path);
   WeightSource source{.tensors = {}, .aliases = {}, .files = {path}, .folder = {}};
-  for (const safetensors::TensorInfo& info : header.tensors) {
-    const uint64_t begin = header.data_offset + info.begin;
-    const uint64_t size = info.end - info.begin;
-    source.tensors.push_back({info.name,
-                              info.dtype,
-                              info.shape,
-                              [file, begin, size](const ByteSink& sink) {
-                                const char* const bytes =
-                                    reinterpret_cast<const char*>(file->data()) + begin;
-                                for (uint64_t at = 0; at < size; at += kWeightChunk)
-                                  sink(bytes + at, std::min<uint64_t>(kWeightChunk, size - at));
-                              },
-                              {file, begin}});
-  }
+  for (const safetensors::TensorInfo& info : header.tensors)
+    source.tensors.push_back(
+        mapped_weight(info.name, info.dtype, info.shape, file, header.data_offset + info.begin));
   for (const auto& [key, value] : header.metadata) {
     if (key != "format" && header.index.count(value) != 0 && header.index.count(key) == 0)
       source.aliases.emplace(key, value);
@@ -70,8 +75,10 @@ WeightSource open_part(const std::string& index, const std::string& name, const 
   return open_safetensors(path);
 }
 
-}  // namespace
-
+// The weights in the numbered files of an index, model.safetensors.index.json or
+// pytorch_model.bin.index.json. `key`: see open_torch; applies to each file. Throws Error(kIo) if a
+// file is missing, lacks a tensor that the index assigns to it, or has one that the index does not
+// list.
 WeightSource open_index(const std::string& path, const std::string& key) {
   const auto file = MappedFile::open(path);
   const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
@@ -115,10 +122,6 @@ WeightSource open_index(const std::string& path, const std::string& key) {
   source.files.push_back(path);
   return source;
 }
-
-namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kKnown =
     "name a .safetensors file, a .bin, .pt or .pth file written by torch.save, their .index.json, "
@@ -227,20 +230,11 @@ WeightSource open_folder(const std::string& folder, const OpenWeights& options) 
     refuse_path(ErrorCode::kInvalidArgument, folder,
                 fmt::format("has no model {}, only lower numbers", options.model),
                 "count models from 0: model.safetensors, model_1.safetensors");
-  const auto refuse_model = [&] {
+  if (is_deepspeed(folder)) {
     if (options.model != 0)
       refuse_path(ErrorCode::kInvalidArgument, folder, "is a DeepSpeed checkpoint of one model",
                   "omit --model");
-  };
-  switch (deepspeed_layout(folder)) {
-    case DeepSpeedLayout::kStep:
-      refuse_model();
-      return open_deepspeed(folder, options.key);
-    case DeepSpeedLayout::kUniversal:
-      refuse_model();
-      return open_deepspeed_universal(folder, options.key);
-    case DeepSpeedLayout::kNone:
-      break;
+    return open_deepspeed(folder, options.key);
   }
   const std::string foreign = checkpoint::foreign_layout(folder);
   if (foreign.empty())

@@ -26,12 +26,6 @@ WeightSource open_weights(const std::string& path, const OpenWeights& options);
 // that tensor, as Python's safetensors writes tied weights. Throws Error(kIo) naming the file.
 WeightSource open_safetensors(const std::string& path);
 
-// The weights in the numbered files of an index, model.safetensors.index.json or
-// pytorch_model.bin.index.json. `key`: see open_torch; applies to each file. Throws Error(kIo) if a
-// file is missing, lacks a tensor that the index assigns to it, or has one that the index does not
-// list.
-WeightSource open_index(const std::string& path, const std::string& key);
-
 // The weights in a file written by torch.save: its state dict, which is the root or the dictionary
 // below it that `key` names. Tensors with the same bytes are merged under the first of their names.
 // Reading the first tensor verifies the whole file's checksums. Throws Error as TorchArchive does,
@@ -41,9 +35,6 @@ WeightSource open_torch(const std::string& path, const std::string& key);
 // One tensor: the file's root, or the root's value for `key`.
 WeightSource open_torch_tensor(const std::string& path, const std::string& key,
                                const std::string& name);
-
-// Whether the elements are already adjacent in row-major order.
-bool is_row_major(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides);
 
 // Passes the elements, of `bytes` each, to the sink in chunks, in row-major order; data already in
 // order is not copied. Strides are in elements, none negative, one per dimension; `first` is the
@@ -56,25 +47,18 @@ void read_row_major(const uint8_t* first, const std::vector<int64_t>& shape,
 // no such model; kIo naming the tensor if parts of it are in no file, or in two.
 WeightSource open_checkpoint_weights(const std::string& folder, size_t model);
 
-// How a folder holds a DeepSpeed checkpoint.
-enum class DeepSpeedLayout {
-  kNone,
-  kStep,       // mp_rank_00_model_states.pt and the like
-  kUniversal,  // zero/NAME/fp32.pt
-};
-DeepSpeedLayout deepspeed_layout(const std::string& folder);
+// Whether a folder holds a step of a DeepSpeed checkpoint: mp_rank_00_model_states.pt and the like,
+// or a universal checkpoint, zero/NAME/fp32.pt.
+bool is_deepspeed(const std::string& folder);
 
 // The step's folder that a file `latest` in the folder names, "" if there is no such file. Throws
 // Error(kIo) if it does not name a folder.
 std::string deepspeed_latest(const std::string& folder);
 
-// Opens the folder of one step: the dictionary `key` of its file, "module" if `key` is "". Throws
-// Error(kUnsupported) for weights divided among several files; the hint names the tool that joins
-// them.
+// Opens the folder of one step: the dictionary `key` of its file, "module" if `key` is ""; of a
+// universal checkpoint the parameters in fp32, and the tensors that only the model states file next
+// to them has, such as buffers. Throws Error(kUnsupported) for weights divided among several files;
+// the hint names the tool that joins them.
 WeightSource open_deepspeed(const std::string& folder, const std::string& key);
-
-// Opens a universal checkpoint: the parameters in fp32, and the tensors that only the model states
-// file next to them has, such as buffers. Throws as open_deepspeed.
-WeightSource open_deepspeed_universal(const std::string& folder, const std::string& key);
 
 }  // namespace coupler::weights

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "formats/torch_archive.h"
 #include "weights/open_weights.h"
@@ -91,13 +92,14 @@ class Chunks {
   uint64_t used_ = 0;
 };
 
-}  // namespace
-
+// Whether the elements are already adjacent in row-major order.
 bool is_row_major(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
   const std::vector<Dimension> dimensions = joined(shape, strides);
   return dimensions.empty() || (dimensions.size() == 1 && dimensions[0].stride == 1);
 }
+
+}  // namespace
 
 void read_row_major(const uint8_t* first, const std::vector<int64_t>& shape,
                     const std::vector<int64_t>& strides, uint64_t bytes, const ByteSink& sink) {
@@ -106,12 +108,7 @@ void read_row_major(const uint8_t* first, const std::vector<int64_t>& shape,
   if (dimensions.empty()) dimensions.push_back({1, 1});
   const Dimension row = dimensions.back();
   dimensions.pop_back();
-  if (is_row_major(shape, strides)) {
-    const uint64_t all = row.size * bytes;
-    for (uint64_t at = 0; at < all; at += kWeightChunk)
-      sink(reinterpret_cast<const char*>(first) + at, std::min<uint64_t>(kWeightChunk, all - at));
-    return;
-  }
+  if (is_row_major(shape, strides)) return send_chunks(first, row.size * bytes, sink);
   Chunks chunks(sink, bytes);
   std::vector<uint64_t> index(dimensions.size(), 0);
   uint64_t offset = 0;  // of the row, in elements
@@ -159,12 +156,6 @@ std::string keys_that_would_do(const pickle::Value& root) {
   return keys;
 }
 
-[[noreturn]] void refuse_torch_file(const std::string& path, const std::string& problem,
-                                    std::string hint) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, problem),
-              {.subject = path, .hint = std::move(hint)});
-}
-
 const pickle::Value& find_state_dict(const pickle::Value& root, const std::string& path,
                                      const std::string& key) {
   if (root.kind() != pickle::Kind::kDict || (key.empty() && is_state_dict(root))) return root;
@@ -176,14 +167,14 @@ const pickle::Value& find_state_dict(const pickle::Value& root, const std::strin
           : "name the dictionary with --key: " + keys;
   if (key.empty()) {
     if (keys.empty()) return root;  // its reader reports what is wrong with it
-    refuse_torch_file(path, "its root is not a state dict, but contains others", hint);
+    fail_argument(path + ": its root is not a state dict, but contains others", path, hint);
   }
   const pickle::Value* found = root.find(key);
   if (found == nullptr)
-    refuse_torch_file(path, fmt::format("it has no '{}'", for_message(key)), hint);
+    fail_argument(fmt::format("{}: it has no '{}'", path, for_message(key)), path, hint);
   if (!is_state_dict(*found) && !keys.empty())
-    refuse_torch_file(path, fmt::format("'{}' is not a dictionary of tensors", for_message(key)),
-                      hint);
+    fail_argument(fmt::format("{}: '{}' is not a dictionary of tensors", path, for_message(key)),
+                  path, hint);
   return *found;
 }
 

@@ -43,6 +43,14 @@ struct WeightTensor {
   uint64_t bytes() const { return safetensors::tensor_bytes(dtype, shape).value_or(0); }
 };
 
+// Passes bytes in memory to the sink, in chunks.
+void send_chunks(const uint8_t* bytes, uint64_t size, const ByteSink& sink);
+
+// A tensor whose bytes are those of a mapped file from `begin` on.
+WeightTensor mapped_weight(const std::string& name, safetensors::DType dtype,
+                           const std::vector<int64_t>& shape,
+                           const std::shared_ptr<const MappedFile>& file, uint64_t begin);
+
 struct WeightSource {
   std::vector<WeightTensor> tensors;                        // in the order of the files
   std::map<std::string, std::string, std::less<>> aliases;  // tied names, and the tensor of each

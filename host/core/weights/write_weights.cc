@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <regex>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/durable_file.h"
+#include "base/error.h"
 #include "checkpoint/folders.h"
 #include "formats/safetensors_writer.h"
 #include "formats/weight_index.h"
@@ -26,22 +28,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 // The suffix of a file until all are on the disk.
 constexpr std::string_view kBeside = ".new";
-constexpr size_t kDigits = 5;
-
-// Removes leading digits.
-bool take_number(std::string_view& text) {
-  const auto* end =
-      std::find_if_not(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-  const auto count = static_cast<size_t>(end - text.begin());
-  text.remove_prefix(count);
-  return count >= kDigits;
-}
-
-bool take(std::string_view& text, std::string_view word) {
-  if (!text.starts_with(word)) return false;
-  text.remove_prefix(word.size());
-  return true;
-}
 
 void refuse_folder(const std::string& path) {
   std::error_code error;
@@ -59,26 +45,15 @@ void write_whole(const std::string& path, const std::string& text) {
 }  // namespace
 
 bool is_weight_file(const std::string& name) {
-  if (name == "model.safetensors" || name == kIndexName) return true;
-  std::string_view rest = name;
-  return take(rest, "model-") && take_number(rest) && take(rest, "-of-") && take_number(rest) &&
-         rest == ".safetensors";
+  static const std::regex numbered("model-[0-9]{5,}-of-[0-9]{5,}\\.safetensors");
+  return name == "model.safetensors" || name == kIndexName || std::regex_match(name, numbered);
 }
 
-WeightTarget WeightTarget::file(const std::string& path) { return {OneFile{}, path}; }
-
-WeightTarget::WeightTarget(OneFile, const std::string& path)
-    : folder_(fs::path(path).parent_path().string()), alone_(true) {
-  files_.files.push_back({fs::path(path).filename().string(), {}});
-  refuse_folder(path);
+WeightTarget::WeightTarget(std::string folder, formats::WeightFiles files, bool alone)
+    : folder_(std::move(folder)), files_(std::move(files)), alone_(alone) {
+  if (alone_) refuse_folder(path(files_.files.front().name));
   checkpoint::make_folders(folder_);
   remove_unfinished();  // left by a process that was killed
-}
-
-WeightTarget::WeightTarget(std::string folder, formats::WeightFiles files)
-    : folder_(std::move(folder)), files_(std::move(files)) {
-  checkpoint::make_folders(folder_);
-  remove_unfinished();
 }
 
 WeightTarget::~WeightTarget() { remove_unfinished(); }
@@ -146,12 +121,9 @@ void WeightTarget::finish() {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 [[noreturn]] void refuse_target(const std::string& target, const std::string& problem,
                                 const char* hint) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", target, problem),
-              {.subject = target, .hint = hint});
+  fail_argument(fmt::format("{} {}", target, problem), target, hint);
 }
 
 fs::path real(const std::string& path) {
@@ -200,16 +172,13 @@ WrittenWeights write_weights(const WeightSource& source, const std::string& targ
   std::vector<formats::SizedTensor> sizes;
   for (const WeightTensor& tensor : source.tensors) {
     tensors.emplace(tensor.name, &tensor);
-    sizes.push_back({tensor.name, tensor.bytes(), {}});
+    sizes.push_back({tensor.name, tensor.bytes()});
   }
   constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
   formats::WeightFiles files = formats::divide_weights(sizes, max_shard_size.value_or(kNoLimit));
   if (alone) files.files.front().name = fs::path(target).filename().string();
 
-  const auto place = [&] {
-    return alone ? WeightTarget::file(target) : WeightTarget(target, files);
-  };
-  WeightTarget made = place();
+  WeightTarget made(alone ? fs::path(target).parent_path().string() : target, files, alone);
   for (const formats::WeightFile& file : files.files) {
     std::vector<safetensors::TensorEntry> entries;
     safetensors::Metadata metadata{{"format", "pt"}};

@@ -17,10 +17,9 @@ namespace coupler::weights {
 // on the disk; until then they have temporary names, and existing files stay. Single-threaded.
 class WeightTarget {
  public:
-  // A single file at that path.
-  static WeightTarget file(const std::string& path);
-  // Files in a folder, which is created if missing; several files get an index. Throws Error(kIo).
-  WeightTarget(std::string folder, formats::WeightFiles files);
+  // Files in a folder, which is created if missing; several files get an index. alone: the target
+  // is a single file, and the folder's other files are not touched. Throws Error(kIo).
+  WeightTarget(std::string folder, formats::WeightFiles files, bool alone = false);
   // Removes unfinished files.
   ~WeightTarget();
   WeightTarget(const WeightTarget&) = delete;
@@ -34,16 +33,13 @@ class WeightTarget {
   void finish();
 
  private:
-  struct OneFile {};
-  WeightTarget(OneFile, const std::string& path);
-
   std::string path(const std::string& name) const;
   std::vector<std::string> left_over(bool unfinished) const;
   void remove_unfinished() const;
 
   std::string folder_;
   formats::WeightFiles files_;
-  bool alone_ = false;  // the target is a single file; leave the folder's other files alone
+  bool alone_;
 };
 
 // Whether writing weights to a folder replaces a file of that name in it.

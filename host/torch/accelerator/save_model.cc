@@ -81,7 +81,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
   std::vector<formats::SizedTensor> sizes;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     auto entry = entry_of(name, tensor);
-    sizes.push_back({name, safetensors::tensor_bytes(entry.dtype, entry.shape).value_or(0), {}});
+    sizes.push_back({name, safetensors::tensor_bytes(entry.dtype, entry.shape).value_or(0)});
     entries.emplace(name, std::move(entry));
   };
   for (size_t i = 0; i < model.parameters.size(); ++i) {
