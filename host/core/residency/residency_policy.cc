@@ -84,7 +84,7 @@ void ResidencyPolicy::predict(size_t unit) {
 // request them again.
 void ResidencyPolicy::make_room(size_t unit) {
   size_t live = 0;
-  candidates_.clear();
+  std::vector<UnitState*> candidates;
   for (const size_t next : expected_) {
     live += units_[next]->sticky || next == unit ? 0 : units_[next]->bytes;
   }
@@ -94,14 +94,14 @@ void ResidencyPolicy::make_room(size_t unit) {
     if (options_.shared && !other->used) continue;
     if (std::find(expected_.begin(), expected_.end(), other->index) != expected_.end()) continue;
     live += other->bytes;
-    if (other->pins.load() == 0) candidates_.push_back(other);
+    if (other->pins.load() == 0) candidates.push_back(other);
   }
   const size_t own = units_[unit]->bytes;
   const size_t limit = options_.live_bytes > own ? options_.live_bytes - own : 0;
   if (live <= limit) return;
-  std::sort(candidates_.begin(), candidates_.end(),
+  std::sort(candidates.begin(), candidates.end(),
             [](const UnitState* a, const UnitState* b) { return a->last_use < b->last_use; });
-  for (const UnitState* const candidate : candidates_) {
+  for (const UnitState* const candidate : candidates) {
     if (live <= limit) return;
     if (release_(candidate->index)) live -= candidate->bytes;
   }

@@ -94,7 +94,6 @@ class ResidencyPolicy {
   UseOrder order_;
   uint64_t clock_ = 0;
   std::vector<size_t> expected_;
-  std::vector<UnitState*> candidates_;  // make_room's scratch, kept for its capacity
 };
 
 }  // namespace coupler::residency

@@ -120,11 +120,8 @@ void ShardLayout::place_in_staging(bool all) {
   for (ShardTransfer& transfer : transfers) {
     for (ShardRun& run : transfer.runs) {
       for (size_t i = 0; i < parts.size(); ++i) {
-        if (all || transfer.packed() || parts[i].offset != run.begin() ||
-            parts[i].numel != run.numel()) {
-          continue;
-        }
-        transfer.alone = static_cast<int>(i);
+        const bool is_run = parts[i].offset == run.begin() && parts[i].numel == run.numel();
+        if (is_run && !all && !transfer.packed()) transfer.alone = static_cast<int>(i);
       }
       if (transfer.alone >= 0) continue;
       run.staging_offset = staging_numel;
