@@ -136,6 +136,10 @@ BufferPool::Buffer::~Buffer() {
   if (pool_ != nullptr) pool_->give_back(std::move(block_));
 }
 
+at::Tensor BufferPool::Buffer::as(c10::ScalarType type, int64_t numel) const {
+  return device::over_memory(data(), numel, type, pool_->device());
+}
+
 BufferPool::Buffer BufferPool::take(size_t bytes) {
   Buffer result;
   const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 // LibTorch's allocator for the device, which also keeps it. [any-thread]
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
@@ -35,8 +36,6 @@ class MemoryBudget {
   // Later calls change only the limit.
   void start(uint64_t limit, uint64_t base, int rank);
   bool on() const { return limit_.load(std::memory_order_relaxed) != 0; }
-  uint64_t limit() const { return limit_; }
-  uint64_t held() const { return held_; }  // base included
 
   // For the error message: what is known about the tensors, and what would need less memory.
   void expect(std::string known, std::string hint);
@@ -52,7 +51,7 @@ class MemoryBudget {
  private:
   [[noreturn]] void refuse(MemoryPart part, size_t bytes) const;
 
-  std::atomic<uint64_t> limit_{0}, held_{0};
+  std::atomic<uint64_t> limit_{0}, held_{0};  // base included
   std::array<std::atomic<int64_t>, 2> parts_{};
   std::atomic<uint64_t> base_{0};
   int rank_ = 0;
@@ -93,6 +92,8 @@ class BufferPool {
     ~Buffer();
     void* data() const { return block_.memory.get(); }
     size_t bytes() const { return block_.bytes; }
+    // Its beginning as a tensor on the pool's device; this must outlive it.
+    at::Tensor as(c10::ScalarType type, int64_t numel) const;
     explicit operator bool() const { return pool_ != nullptr; }
 
    private:

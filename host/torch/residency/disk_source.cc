@@ -36,10 +36,12 @@ int open_unnamed(const std::string& folder) {
   return named;
 }
 
-// Not every file system supports O_DIRECT; without it, written data stays in the page cache.
-void enable_direct_io(int file) {
+// Whether that changed anything. Not every file system supports O_DIRECT; without it, written data
+// stays in the page cache.
+bool set_direct_io(int file, bool direct) {
   const int flags = ::fcntl(file, F_GETFL);
-  if (flags >= 0) ::fcntl(file, F_SETFL, flags | O_DIRECT);
+  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  return flags >= 0 && wanted != flags && ::fcntl(file, F_SETFL, wanted) == 0;
 }
 
 }  // namespace
@@ -61,7 +63,7 @@ BlockFile::BlockFile(std::string folder)
     log(LogLevel::kWarning, "offload",
         fmt::format("{} is a tmpfs, which is memory: offloading to it frees no memory", folder_));
   }
-  enable_direct_io(file_.get());
+  set_direct_io(file_.get(), true);
 }
 
 uint64_t BlockFile::grow(uint64_t bytes) {
@@ -95,13 +97,6 @@ void BlockFile::fail(const char* action, uint64_t offset, int error) const {
            error);
 }
 
-// Some file systems reject O_DIRECT only on the first transfer.
-bool BlockFile::disable_direct_io() const {
-  const int flags = ::fcntl(file_.get(), F_GETFL);
-  return flags >= 0 && (flags & O_DIRECT) != 0 &&
-         ::fcntl(file_.get(), F_SETFL, flags & ~O_DIRECT) == 0;
-}
-
 template <class Transfer>
 void BlockFile::transfer(const char* action, uint64_t offset, size_t size,
                          const Transfer& one) const {
@@ -109,8 +104,9 @@ void BlockFile::transfer(const char* action, uint64_t offset, size_t size,
     const ssize_t count =
         one(done, std::min(kAtOnce, size - done), static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    // A transfer that was cut short may also continue at an unaligned offset.
-    if (count < 0 && errno == EINVAL && disable_direct_io()) continue;
+    // Some file systems reject O_DIRECT only here; a transfer that was cut short may also continue
+    // at an unaligned offset.
+    if (count < 0 && errno == EINVAL && set_direct_io(file_.get(), false)) continue;
     if (count <= 0) fail(action, offset + done, count < 0 ? errno : EIO);
     done += static_cast<size_t>(count);
   }
@@ -144,41 +140,31 @@ DiskSource::~DiskSource() {
   thread_.join();
 }
 
-void DiskSource::add(uint64_t bytes) {
+void DiskSource::add(size_t bytes) {
   const std::lock_guard lock(mutex_);
   const uint64_t offset = file_.grow(bytes);
   places_.push_back({offset, static_cast<size_t>(BlockFile::aligned(bytes))});
 }
 
-DiskSource::Place DiskSource::place(size_t unit) const {
-  const std::lock_guard lock(mutex_);
-  return places_.at(unit);
-}
-
-void DiskSource::throw_if_failed() const {
-  if (error_) std::rethrow_exception(error_);
-}
-
 void DiskSource::fill(size_t unit, void* memory) {
-  {
-    const std::lock_guard lock(mutex_);
-    throw_if_failed();
-    // The latest entry of the unit; a unit is never filled while it is being put away.
-    const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(),
-                                    [&](const Waiting& entry) { return entry.unit == unit; });
-    if (found != waiting_.rend()) {
-      std::memcpy(memory, found->memory.data(), places_.at(unit).bytes);
-      return;
-    }
+  std::unique_lock lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  const Place from = places_.at(unit);
+  // The latest entry of the unit; a unit is never filled while it is being put away.
+  const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(),
+                                  [&](const Waiting& entry) { return entry.unit == unit; });
+  if (found != waiting_.rend()) {
+    std::memcpy(memory, found->memory.data(), from.bytes);
+    return;
   }
-  const Place from = place(unit);
+  lock.unlock();
   file_.read(from.offset, memory, from.bytes);
 }
 
 void DiskSource::store(size_t unit, const void* memory) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return waiting_.empty() || error_; });
-  throw_if_failed();
+  if (error_) std::rethrow_exception(error_);
   const Place to = places_.at(unit);
   lock.unlock();
   file_.write(to.offset, memory, to.bytes);

@@ -1,8 +1,6 @@
 // DiskSource: units stored on a disk. A separate thread writes changed units back in the background
 // (write-behind); meanwhile a fill copies them from the write queue.
-//
-// Call add() before any other call for that unit; the rest is [any-thread]. After a failed write
-// every later fill throws, so nothing is lost silently.
+// [any-thread] After a failed write every later fill throws, so nothing is lost silently.
 #pragma once
 
 #include <condition_variable>
@@ -50,14 +48,13 @@ class BlockFile {
   template <class Transfer>
   void transfer(const char* action, uint64_t offset, size_t size, const Transfer& one) const;
   [[noreturn]] void fail(const char* action, uint64_t offset, int error) const;
-  bool disable_direct_io() const;
 
   std::string folder_;
   UniqueFd file_;
   uint64_t size_ = 0;
 };
 
-class DiskSource : public Source {
+class DiskSource : public OffloadSource {
  public:
   // max_queued_writes: how many units may be queued for writing, at least 1; write_back() of more
   // waits.
@@ -66,9 +63,7 @@ class DiskSource : public Source {
   DiskSource(const DiskSource&) = delete;
   DiskSource& operator=(const DiskSource&) = delete;
 
-  // Adds zeroed space for the next unit. Throws Error(kIo) if there is none.
-  void add(uint64_t bytes);
-
+  void add(size_t bytes) override;  // throws Error(kIo)
   void fill(size_t unit, void* memory) override;
   void store(size_t unit, const void* memory) override;
   void write_back(size_t unit, BufferPool::Buffer memory) override;
@@ -83,14 +78,12 @@ class DiskSource : public Source {
     BufferPool::Buffer memory;
   };
 
-  Place place(size_t unit) const;
-  void throw_if_failed() const;  // mutex_ held
   void work();
 
   BlockFile file_;
   const size_t max_queued_writes_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Place> places_;    // by unit
   std::deque<Waiting> waiting_;  // the first one is being written

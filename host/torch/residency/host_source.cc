@@ -1,6 +1,5 @@
 #include "residency/host_source.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include "device/device_memory.h"
@@ -36,19 +35,30 @@ void HostSource::store(size_t unit, const void* memory) {
   places_[unit].stored = std::move(stored);
 }
 
+void StagedSource::add(size_t bytes) {
+  source_->add(bytes);
+  const std::lock_guard lock(mutex_);
+  bytes_.push_back(bytes);
+}
+
+size_t StagedSource::bytes_of(size_t unit) const {
+  const std::lock_guard lock(mutex_);
+  return bytes_.at(unit);
+}
+
 void StagedSource::fill(size_t unit, void* memory) {
-  const BufferPool::Buffer staged = pages_.take(bytes_.at(unit));
+  const size_t bytes = bytes_of(unit);
+  const BufferPool::Buffer staged = pages_.take(bytes);
   source_->fill(unit, staged.data());
-  const auto count = static_cast<int64_t>(bytes_[unit]);
-  device::over_memory(memory, count, at::kByte, device_)
-      .copy_(device::over_memory(staged.data(), count, at::kByte, at::kCPU));
+  const auto count = static_cast<int64_t>(bytes);
+  device::over_memory(memory, count, at::kByte, device_).copy_(staged.as(at::kByte, count));
 }
 
 BufferPool::Buffer StagedSource::brought(size_t unit, const void* memory) {
-  BufferPool::Buffer staged = pages_.take(bytes_.at(unit));
-  const auto count = static_cast<int64_t>(bytes_[unit]);
-  device::over_memory(staged.data(), count, at::kByte, at::kCPU)
-      .copy_(device::over_memory(memory, count, at::kByte, device_));
+  const size_t bytes = bytes_of(unit);
+  BufferPool::Buffer staged = pages_.take(bytes);
+  const auto count = static_cast<int64_t>(bytes);
+  staged.as(at::kByte, count).copy_(device::over_memory(memory, count, at::kByte, device_));
   return staged;
 }
 

@@ -1,7 +1,6 @@
 // HostSource: units of a device's memory that are stored in host memory. Copies go to the calling
 // thread's stream, in order with its computations; with pinned memory the host does not wait.
-//
-// Call add() before any other call for that unit; the rest is [any-thread].
+// [any-thread]
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +17,11 @@
 
 namespace coupler::residency {
 
-class HostSource : public Source {
+class HostSource : public OffloadSource {
  public:
   HostSource(c10::Device device, bool pinned) : device_(device), pinned_(pinned) {}
 
-  // Adds zeroed memory for the next unit.
-  void add(size_t bytes);
-
+  void add(size_t bytes) override;
   void fill(size_t unit, void* memory) override;
   void store(size_t unit, const void* memory) override;
 
@@ -43,24 +40,25 @@ class HostSource : public Source {
 
 // StagedSource: units of a device's memory stored by a source that works in host memory (a disk).
 // Each unit is staged through host memory and has arrived when a call returns. [any-thread]
-class StagedSource : public Source {
+class StagedSource : public OffloadSource {
  public:
   // pages: the memory that `source` fills; must outlive this.
-  StagedSource(std::unique_ptr<Source> source, BufferPool& pages, c10::Device device)
+  StagedSource(std::unique_ptr<OffloadSource> source, BufferPool& pages, c10::Device device)
       : source_(std::move(source)), pages_(pages), device_(device) {}
 
-  void add(size_t bytes) { bytes_.push_back(bytes); }  // of the next unit
-
+  void add(size_t bytes) override;
   void fill(size_t unit, void* memory) override;
   void store(size_t unit, const void* memory) override;
   void write_back(size_t unit, BufferPool::Buffer memory) override;
 
  private:
   BufferPool::Buffer brought(size_t unit, const void* memory);
+  size_t bytes_of(size_t unit) const;
 
-  const std::unique_ptr<Source> source_;
+  const std::unique_ptr<OffloadSource> source_;
   BufferPool& pages_;
   const c10::Device device_;
+  mutable std::mutex mutex_;
   std::vector<size_t> bytes_;  // by unit
 };
 

@@ -47,7 +47,6 @@ class CrossDeviceCall {
   void finish(const c10::OperatorHandle& op, torch::jit::Stack& stack) const;
 
  private:
-  void move_argument(c10::IValue& value, bool writes);
   at::Tensor moved(const at::Tensor& tensor, bool writes);
 
   std::optional<c10::Device> device_;
@@ -61,6 +60,19 @@ thread_local std::optional<c10::Device> last_device;
 constexpr std::array<std::string_view, 6> kBetweenDevices = {"aten::copy_", "aten::_copy_from",
                                                              "aten::to",    "aten::_to_copy",
                                                              "aten::set_",  "aten::set_data"};
+
+bool writes_to(const c10::Argument& argument) {
+  const c10::AliasInfo* const alias = argument.alias_info();
+  return alias != nullptr && alias->isWrite();
+}
+
+// Null if the operation has no argument of that name.
+const c10::IValue* argument_named(const char* name, const c10::OperatorHandle& op,
+                                  const torch::jit::Stack& stack) {
+  const auto index = op.schema().argumentIndexWithName(name);
+  if (!index) return nullptr;
+  return &stack[stack.size() - op.schema().arguments().size() + static_cast<size_t>(*index)];
+}
 
 bool is_between_devices(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
@@ -95,34 +107,17 @@ CrossDeviceCall::CrossDeviceCall(const c10::OperatorHandle& op, torch::jit::Stac
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const size_t begin = stack.size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::AliasInfo* const alias = arguments[i].alias_info();
-    move_argument(stack[begin + i], alias != nullptr && alias->isWrite());
+    change_tensors(stack[begin + i], [&](const at::Tensor& tensor) {
+      return moved(tensor, writes_to(arguments[i]));
+    });
   }
 }
 
 at::Tensor CrossDeviceCall::moved(const at::Tensor& tensor, bool writes) {
-  if (!tensor.defined() || tensor.device() == *device_ || is_number(tensor)) return tensor;
+  if (tensor.device() == *device_ || is_number(tensor)) return tensor;
   at::Tensor there = tensor.to(*device_);
   if (writes) written_.emplace_back(tensor, there);
   return there;
-}
-
-// Copies a list before changing it, since copies of an IValue share their list.
-void CrossDeviceCall::move_argument(c10::IValue& value, bool writes) {
-  if (value.isTensor()) {
-    value = moved(value.toTensor(), writes);
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> list = value.toTensorList().copy();
-    for (size_t i = 0; i < list.size(); ++i) list.set(i, moved(list.get(i), writes));
-    value = list;
-  } else if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list = value.toOptionalTensorList().copy();
-    for (size_t i = 0; i < list.size(); ++i) {
-      const std::optional<at::Tensor> tensor = list.get(i);
-      if (tensor) list.set(i, moved(*tensor, writes));
-    }
-    value = list;
-  }
 }
 
 void CrossDeviceCall::finish(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
@@ -214,12 +209,11 @@ class Pins {
 // Whether the operation copies its argument to a named device of another type.
 bool moves_elsewhere(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                      const ManagedStorage& managed) {
-  const c10::FunctionSchema& schema = op.schema();
-  if (schema.name() != "aten::to" && schema.name() != "aten::_to_copy") return false;
-  const auto index = schema.argumentIndexWithName("device");
-  if (!index) return false;
-  const c10::IValue& device = stack[stack.size() - schema.arguments().size() + *index];
-  return device.isDevice() && device.toDevice().type() != managed.device.type();
+  const std::string& name = op.schema().name();
+  if (name != "aten::to" && name != "aten::_to_copy") return false;
+  const c10::IValue* const device = argument_named("device", op, stack);
+  return device != nullptr && device->isDevice() &&
+         device->toDevice().type() != managed.device.type();
 }
 
 void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins& pins) {
@@ -230,8 +224,7 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
       ManagedStorage* const managed = managed_storage_of(tensor);
       if (managed == nullptr) return;
       Unit& unit = *managed->unit;
-      const c10::AliasInfo* const alias = arguments[i].alias_info();
-      const bool writes = alias != nullptr && alias->isWrite();
+      const bool writes = writes_to(arguments[i]);
       if (writes && managed->packed != nullptr) refuse_packed(*managed, "writing to it");
       if (writes && !unit.writes_back && unit.writable.load() == 0) refuse_write(op, *managed);
       if (unit.placed && moves_elsewhere(op, stack, *managed)) refuse_move(*managed);
@@ -241,32 +234,29 @@ void pin_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, Pins
   }
 }
 
-bool is_to_cast(const at::Tensor& tensor, at::ScalarType type) {
-  return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != type &&
-         managed_storage_of(tensor) == nullptr;
+// Casts floating-point tensors, except parameters.
+void cast_tensors(c10::IValue& value, at::ScalarType type) {
+  change_tensors(value, [&](const at::Tensor& tensor) {
+    const bool stays = !tensor.is_floating_point() || tensor.scalar_type() == type ||
+                       managed_storage_of(tensor) != nullptr;
+    return stays ? tensor : tensor.to(type);
+  });
 }
 
 // The type of a normalization's running statistics, if it has any. Normalizations write them
 // without declaring it; they must keep their type, and parameters must be passed in that type.
 std::optional<at::ScalarType> statistics_type(const c10::OperatorHandle& op,
                                               const torch::jit::Stack& stack) {
-  const std::vector<c10::Argument>& arguments = op.schema().arguments();
-  const size_t first = stack.size() - arguments.size();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::IValue& value = stack[first + i];
-    if (arguments[i].name() != "running_mean" || !value.isTensor()) continue;
-    if (value.toTensor().defined()) return value.toTensor().scalar_type();
-  }
-  return std::nullopt;
+  const c10::IValue* const mean = argument_named("running_mean", op, stack);
+  if (mean == nullptr || !mean->isTensor() || !mean->toTensor().defined()) return std::nullopt;
+  return mean->toTensor().scalar_type();
 }
 
 void cast_parameters(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType type) {
   for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
-    c10::IValue& value = stack[i];
-    if (value.isTensor() && value.toTensor().defined() &&
-        managed_storage_of(value.toTensor()) != nullptr) {
-      value = value.toTensor().to(type);
-    }
+    change_tensors(stack[i], [&](const at::Tensor& tensor) {
+      return managed_storage_of(tensor) != nullptr ? tensor.to(type) : tensor;
+    });
   }
 }
 
@@ -276,17 +266,7 @@ void cast_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, at:
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const size_t first = stack.size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].alias_info() != nullptr) continue;
-    c10::IValue& value = stack[first + i];
-    if (value.isTensor() && is_to_cast(value.toTensor(), type)) {
-      value = value.toTensor().to(type);
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list = value.toTensorList().copy();
-      for (size_t k = 0; k < list.size(); ++k) {
-        if (is_to_cast(list.get(k), type)) list.set(k, list.get(k).to(type));
-      }
-      value = list;
-    }
+    if (arguments[i].alias_info() == nullptr) cast_tensors(stack[first + i], type);
   }
 }
 
@@ -296,8 +276,7 @@ void cast_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::S
   for (size_t i = 0; i < results.size(); ++i) {
     c10::IValue& value = stack[first + i];
     // Views of a parameter and written arguments are not results.
-    if (results[i].alias_info() != nullptr || !value.isTensor()) continue;
-    if (is_to_cast(value.toTensor(), type)) value = value.toTensor().to(type);
+    if (results[i].alias_info() == nullptr && value.isTensor()) cast_tensors(value, type);
   }
 }
 

@@ -8,7 +8,9 @@
 // registers nothing for it. check_intercept() verifies this for the LibTorch in use.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include "residency/unit.h"
 
@@ -27,6 +29,23 @@ at::Tensor make_managed(ManagedStorage& managed, at::IntArrayRef sizes, at::Scal
 
 // The managed storage of a tensor; null if it has no storage or is not managed.
 ManagedStorage* managed_storage_of(const at::Tensor& tensor);
+
+// Replaces each defined tensor of a boxed argument, alone or in a list, by change(tensor).
+template <class Change>
+void change_tensors(c10::IValue& value, const Change& change) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) value = change(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    // Copies of an IValue share their list.
+    const c10::List<c10::IValue> list = value.toList().copy();
+    for (size_t i = 0; i < list.size(); ++i) {
+      const c10::IValue element = list.get(i);
+      if (element.isTensor() && element.toTensor().defined())
+        list.set(i, change(element.toTensor()));
+    }
+    value = list;
+  }
+}
 
 // Runs an operation on a managed parameter and throws Error(kUnsupported) if the intercept did not
 // see it, i.e. if LibTorch's internals have changed. Runs once per process; cheap.

@@ -13,31 +13,29 @@
 
 namespace coupler::residency {
 
+namespace {
+
+// pages: the host memory that units of a disk go through.
+std::unique_ptr<OffloadSource> source_at(const OffloadPlace& place, c10::Device device,
+                                         BufferPool& pages) {
+  if (place.folder.empty()) return std::make_unique<HostSource>(device, place.pinned);
+  auto disk =
+      std::make_unique<DiskSource>(place.folder, static_cast<size_t>(std::max(place.buffers, 1)));
+  if (device.is_cpu()) return disk;
+  return std::make_unique<StagedSource>(std::move(disk), pages, device);
+}
+
+}  // namespace
+
 OffloadedMemory::OffloadedMemory(const OffloadPlace& place, c10::Device device)
     : place_(place), device_(device), on_device_(device) {
   // From host memory, one unit is fetched ahead while another is used.
   const int ahead = place.folder.empty() ? 1 : std::max(place.buffers, 0);
+  auto source = source_at(place, device, pages_);
+  source_ = source.get();
   residency_ = std::make_unique<Residency>(
-      make_source(), device.is_cpu() ? pages_ : on_device_,
+      std::move(source), device.is_cpu() ? pages_ : on_device_,
       ResidencyOptions{.prefetch = ahead, .live_bytes = 0, .shared = false});
-}
-
-std::unique_ptr<Source> OffloadedMemory::make_source() {
-  if (place_.folder.empty()) {
-    auto memory = std::make_unique<HostSource>(device_, place_.pinned);
-    add_ = [source = memory.get()](size_t bytes) { source->add(bytes); };
-    return memory;
-  }
-  auto disk =
-      std::make_unique<DiskSource>(place_.folder, static_cast<size_t>(std::max(place_.buffers, 1)));
-  add_ = [source = disk.get()](size_t bytes) { source->add(bytes); };
-  if (device_.is_cpu()) return disk;
-  auto staged = std::make_unique<StagedSource>(std::move(disk), pages_, device_);
-  add_ = [add = std::move(add_), source = staged.get()](size_t bytes) {
-    add(bytes);
-    source->add(bytes);
-  };
-  return staged;
 }
 
 OffloadedMemory::~OffloadedMemory() {
@@ -59,7 +57,7 @@ at::Tensor OffloadedMemory::make(const std::string& name, int64_t numel, at::Sca
   unit->bytes = static_cast<size_t>(BlockFile::aligned(std::max<size_t>(result.nbytes(), 1)));
   unit->writes_back = true;
   unit->storages.push_back(std::move(managed));
-  add_(unit->bytes);
+  source_->add(unit->bytes);
   bytes_ += unit->bytes;
   residency_->add(std::move(unit));
   put_intercept(result);

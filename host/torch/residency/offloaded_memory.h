@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -42,13 +41,11 @@ class OffloadedMemory {
   size_t peak_bytes() const { return (device_.is_cpu() ? pages_ : on_device_).peak_bytes(); }
 
  private:
-  std::unique_ptr<Source> make_source();
-
   const OffloadPlace place_;
   const c10::Device device_;
   BufferPool pages_{PoolMemory::kPages};  // host memory
   BufferPool on_device_;
-  std::function<void(size_t bytes)> add_;  // adds a unit to residency_'s source
+  OffloadSource* source_ = nullptr;  // residency_'s
   std::unique_ptr<Residency> residency_;
   uint64_t bytes_ = 0;
 };

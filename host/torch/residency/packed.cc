@@ -13,7 +13,6 @@
 #include <string>
 #include <string_view>
 
-#include "empty_weights/recording.h"
 #include "residency/autograd_node.h"
 #include "residency/intercept.h"
 
@@ -163,18 +162,12 @@ bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     return true;
   }
   if (is_view(op.schema().name())) return false;
-  const size_t count = op.schema().arguments().size();
-  std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count), stack.end());
-  bool changed = false;
-  empty_weights::for_each_tensor(std::vector<c10::IValue>(arguments),
-                                 [&](empty_weights::Position position, const at::Tensor& tensor) {
-                                   const ManagedStorage* const managed = packed_storage(tensor);
-                                   if (managed == nullptr) return;
-                                   put(arguments, position, dense(tensor, *managed));
-                                   changed = true;
-                                 });
-  if (changed)
-    std::move(arguments.begin(), arguments.end(), stack.end() - static_cast<std::ptrdiff_t>(count));
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    change_tensors(stack[i], [](const at::Tensor& tensor) {
+      const ManagedStorage* const managed = packed_storage(tensor);
+      return managed != nullptr ? dense(tensor, *managed) : tensor;
+    });
+  }
   return false;
 }
 

@@ -13,7 +13,7 @@
 #include "device/device_memory.h"
 #include "residency/intercept.h"
 
-namespace coupler {
+namespace coupler::residency {
 namespace {
 
 // The last arrival that this thread's stream waited for; later work in the stream need not wait.
@@ -21,16 +21,15 @@ thread_local uint64_t last_awaited = 0;
 
 }  // namespace
 
-residency::Residency::Residency(std::unique_ptr<residency::Source> source,
-                                residency::BufferPool& pool,
-                                const residency::ResidencyOptions& options)
+Residency::Residency(std::unique_ptr<Source> source, BufferPool& pool,
+                     const ResidencyOptions& options)
     : source_(std::move(source)),
       pool_(pool),
       policy_(options, [this](size_t unit) { return try_release(*units_[unit]); }) {
   if (options.prefetch > 0) thread_ = std::thread([this] { run_prefetch(); });
 }
 
-residency::Residency::~Residency() {
+Residency::~Residency() {
   {
     std::unique_lock lock(mutex_);
     finish_fetching(lock);
@@ -51,7 +50,7 @@ residency::Residency::~Residency() {
   }
 }
 
-residency::Unit& residency::Residency::add(std::unique_ptr<residency::Unit> unit) {
+Unit& Residency::add(std::unique_ptr<Unit> unit) {
   const std::lock_guard lock(mutex_);
   unit->residency = this;
   policy_.add(*unit);
@@ -65,7 +64,7 @@ residency::Unit& residency::Residency::add(std::unique_ptr<residency::Unit> unit
 
 // A releaser clears `resident` and then checks `pins`; a user pins and then checks `resident`. So
 // at least one of them sees the other.
-void residency::Residency::use(residency::Unit& unit) {
+void Residency::use(Unit& unit) {
   unit.pins.fetch_add(1);
   if (current_.load(std::memory_order_relaxed) == &unit && unit.resident.load() &&
       (unit.arrival.load() == 0 || unit.arrival.load() == last_awaited)) {
@@ -95,13 +94,13 @@ void residency::Residency::use(residency::Unit& unit) {
   }
 }
 
-void residency::Residency::await_arrival(const residency::Unit& unit) {
+void Residency::await_arrival(const Unit& unit) {
   if (unit.arrived == nullptr) return;
   device::wait_on_stream(unit.arrived, pool_.device());
   last_awaited = unit.arrival.load();
 }
 
-void residency::Residency::use_for_overwrite(residency::Unit& unit) {
+void Residency::use_for_overwrite(Unit& unit) {
   const std::lock_guard turn(source_mutex_);  // no other thread fills it meanwhile
   unit.pins.fetch_add(1);
   {
@@ -110,7 +109,7 @@ void residency::Residency::use_for_overwrite(residency::Unit& unit) {
     if (unit.resident.load()) return;
   }
   try {
-    residency::BufferPool::Buffer memory = room_for(unit);
+    BufferPool::Buffer memory = room_for(unit);
     void* const place = memory.data();
     attach(unit, std::move(memory), place);
   } catch (...) {
@@ -121,7 +120,7 @@ void residency::Residency::use_for_overwrite(residency::Unit& unit) {
   unit.used = true;
 }
 
-bool residency::Residency::try_release(residency::Unit& unit) {
+bool Residency::try_release(Unit& unit) {
   if (unit.come_again > 0 && unit.pins.load() == 0) {
     --unit.come_again;
     forget_use(unit);
@@ -133,7 +132,7 @@ bool residency::Residency::try_release(residency::Unit& unit) {
     return false;
   }
   for (const auto& managed : unit.storages) managed->point_to(nullptr);
-  residency::BufferPool::Buffer memory = std::move(unit.memory);
+  BufferPool::Buffer memory = std::move(unit.memory);
   if (!memory) source_->take_back(unit.index);
   if (unit.written.exchange(false) && unit.writes_back) {
     source_->write_back(unit.index, std::move(memory));
@@ -144,16 +143,16 @@ bool residency::Residency::try_release(residency::Unit& unit) {
 
 // If the unit comes back ahead of its next use, or is back already, that use must be noted:
 // otherwise the unit would count as unused here, and as used on a rank where it came later.
-void residency::Residency::forget_use(residency::Unit& unit) {
+void Residency::forget_use(Unit& unit) {
   unit.used = false;
-  residency::Unit* self = &unit;
+  Unit* self = &unit;
   current_.compare_exchange_strong(self, nullptr, std::memory_order_relaxed);
 }
 
-void residency::Residency::predict() {
+void Residency::predict() {
   bool any = false;
   for (const size_t index : policy_.expected()) {
-    residency::Unit* const next = units_[index].get();
+    Unit* const next = units_[index].get();
     if (next->resident.load() || next == fetching_) continue;
     if (std::find(prefetch_queue_.begin(), prefetch_queue_.end(), next) != prefetch_queue_.end())
       continue;
@@ -165,18 +164,18 @@ void residency::Residency::predict() {
 
 // A releaser that gives up because of a pin shows the unit as released for a moment, under the
 // lock. A unit fetched ahead is wanted only until it is used.
-bool residency::Residency::is_wanted(const residency::Unit& unit, bool ahead) {
+bool Residency::is_wanted(const Unit& unit, bool ahead) {
   const std::lock_guard lock(mutex_);
   return !unit.resident.load() && (!ahead || fetching_ == &unit);
 }
 
-residency::Unit& residency::Residency::at(size_t index) {
+Unit& Residency::at(size_t index) {
   const std::lock_guard lock(mutex_);
   return *units_.at(index);
 }
 
-void residency::Residency::attach(residency::Unit& unit, residency::BufferPool::Buffer memory,
-                                  void* place, std::shared_ptr<c10::Event> arrived) {
+void Residency::attach(Unit& unit, BufferPool::Buffer memory, void* place,
+                       std::shared_ptr<c10::Event> arrived) {
   const std::lock_guard lock(mutex_);
   // A rank that is ahead of us has released the unit and wants it again. Ours stays, since
   // operations may be reading it; our next release only counts down come_again.
@@ -192,11 +191,11 @@ void residency::Residency::attach(residency::Unit& unit, residency::BufferPool::
   unit.resident.store(true);
 }
 
-residency::BufferPool::Buffer residency::Residency::room_for(const residency::Unit& unit) {
+BufferPool::Buffer Residency::room_for(const Unit& unit) {
   try {
     return pool_.take(unit.bytes);
   } catch (const c10::OutOfMemoryError& cause) {
-    const residency::Unit* largest = &unit;
+    const Unit* largest = &unit;
     const std::lock_guard lock(mutex_);
     for (const auto& other : units_) {
       if (other->bytes > largest->bytes) largest = other.get();
@@ -208,7 +207,7 @@ residency::BufferPool::Buffer residency::Residency::room_for(const residency::Un
   }
 }
 
-void residency::Residency::fetch(residency::Unit& unit, bool ahead) {
+void Residency::fetch(Unit& unit, bool ahead) {
   const Span span(ahead ? "prefetch" : "gather", SpanKind::kWork, unit.bytes, unit.index);
   const std::lock_guard turn(source_mutex_);
   {
@@ -216,8 +215,8 @@ void residency::Residency::fetch(residency::Unit& unit, bool ahead) {
     device::wait_on_stream(changed_, pool_.device());
   }
   while (is_wanted(unit, ahead)) {
-    residency::Unit& next = at(source_->agree(unit.index));
-    residency::BufferPool::Buffer memory;
+    Unit& next = at(source_->agree(unit.index));
+    BufferPool::Buffer memory;
     std::shared_ptr<c10::Event> arrived;
     void* place = source_->lend(next.index);
     if (place == nullptr) {
@@ -230,7 +229,7 @@ void residency::Residency::fetch(residency::Unit& unit, bool ahead) {
   }
 }
 
-void residency::Residency::run_prefetch() {
+void Residency::run_prefetch() {
   device::use_own_stream(pool_.device());
   std::unique_lock lock(mutex_);
   while (true) {
@@ -238,7 +237,7 @@ void residency::Residency::run_prefetch() {
     if (stopping_) return;
     fetching_ = prefetch_queue_.front();
     prefetch_queue_.pop_front();
-    residency::Unit& unit = *fetching_;
+    Unit& unit = *fetching_;
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -254,17 +253,17 @@ void residency::Residency::run_prefetch() {
 }
 
 // A unit fetched ahead and not used yet stays: on other ranks it may still be in flight.
-void residency::Residency::release(residency::Unit& unit) {
+void Residency::release(Unit& unit) {
   const std::lock_guard lock(mutex_);
   if (unit.used) try_release(unit);
 }
 
 // The other ranks depend on us for what they fetch ahead, so all prefetches are completed.
-void residency::Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
+void Residency::finish_fetching(std::unique_lock<std::mutex>& lock) {
   fetched_.wait(lock, [&] { return prefetch_queue_.empty() && !fetching_; });
 }
 
-void residency::Residency::release_all() {
+void Residency::release_all() {
   std::unique_lock lock(mutex_);
   finish_fetching(lock);
   changed_ = device::mark_stream(pool_.device());
@@ -280,24 +279,24 @@ void residency::Residency::release_all() {
   current_.store(nullptr, std::memory_order_relaxed);
 }
 
-void residency::Residency::end_of_pass() {
+void Residency::end_of_pass() {
   const std::lock_guard lock(mutex_);
   policy_.end_of_pass();
 }
 
-uint64_t residency::Residency::order_hash() {
+uint64_t Residency::order_hash() {
   const std::lock_guard lock(mutex_);
   return policy_.order_hash();
 }
 
-void residency::Residency::stop_prefetching() {
+void Residency::stop_prefetching() {
   const std::lock_guard lock(mutex_);
   policy_.stop_prefetching();
 }
 
-void residency::Residency::store(residency::Unit& unit) {
-  source_->store(unit.index, unit.memory.data());
-}
+}  // namespace coupler::residency
+
+namespace coupler {
 
 struct FullParameters::State {
   std::vector<residency::Unit*> units;  // pinned

@@ -54,7 +54,7 @@ class Residency {
   uint64_t order_hash();
   void stop_prefetching();
   // Passes the unit's values to the source; the unit must be pinned.
-  void store(Unit& unit);
+  void store(Unit& unit) { source_->store(unit.index, unit.memory.data()); }
 
  private:
   bool try_release(Unit& unit);          // mutex_ held

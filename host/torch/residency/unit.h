@@ -102,6 +102,14 @@ class Source {
   virtual void write_back(size_t unit, BufferPool::Buffer memory) { store(unit, memory.data()); }
 };
 
+// Where units are kept while they are not resident. Call add() before any other call for that unit;
+// other units may be in use meanwhile.
+class OffloadSource : public Source {
+ public:
+  // Adds zeroed space for the next unit. Throws Error if there is none.
+  virtual void add(size_t bytes) = 0;
+};
+
 // InUse: keeps the values of a tensor in memory while pointers into them are used. Operations on
 // tensors do not need it: the intercept (intercept.h) does it for them. [any-thread]
 class InUse {
