@@ -8,7 +8,10 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 
 #include "residency/intercept.h"
@@ -18,77 +21,66 @@
 namespace coupler::optim {
 namespace {
 
-// Adam and AdamW differ in one call: where weight decay goes.
-template <class Options, auto kKernel>
-class AdamKernel : public FusedKernel {
- public:
-  AdamKernel(torch::optim::Optimizer& optimizer,
-             const std::vector<strategy::FlatParameters*>& models, const char* name)
-      : FusedKernel(optimizer, models,
-                    any_amsgrad(optimizer)
-                        ? std::vector<std::string>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
-                        : std::vector<std::string>{"exp_avg", "exp_avg_sq"}),
-        name_(name) {}
-  std::string name() const override { return name_; }
-
- private:
-  static bool any_amsgrad(torch::optim::Optimizer& optimizer) {
-    return std::any_of(
-        optimizer.param_groups().begin(), optimizer.param_groups().end(),
-        [](auto& group) { return static_cast<Options&>(group.options()).amsgrad(); });
-  }
-  void update(Batch& batch) override {
-    const auto& options = static_cast<const Options&>(*batch.options);
-    const auto [beta1, beta2] = options.betas();
-    static const std::vector<at::Tensor> kNone;
-    kKernel(batch.parameters, batch.gradients, batch.state[0], batch.state[1],
-            options.amsgrad() ? batch.state[2] : kNone, batch.steps, options.lr(), beta1, beta2,
-            options.weight_decay(), options.eps(), options.amsgrad());
-  }
-  const char* name_;
-};
-
-using TensorList = const std::vector<at::Tensor>&;
-
-void adam(TensorList parameters, TensorList gradients, TensorList average, TensorList square,
-          TensorList max_square, TensorList steps, double lr, double beta1, double beta2,
-          double weight_decay, double eps, bool amsgrad) {
-  at::_fused_adam_(parameters, gradients, average, square, max_square, steps, lr, beta1, beta2,
-                   weight_decay, eps, amsgrad, /*maximize=*/false);
+// Whether `has` is true of the options of some group.
+template <class Options, class Has>
+bool any_group(torch::optim::Optimizer& optimizer, const Has& has) {
+  return std::any_of(optimizer.param_groups().begin(), optimizer.param_groups().end(),
+                     [&](auto& group) { return has(static_cast<Options&>(group.options())); });
 }
 
-void adamw(TensorList parameters, TensorList gradients, TensorList average, TensorList square,
-           TensorList max_square, TensorList steps, double lr, double beta1, double beta2,
-           double weight_decay, double eps, bool amsgrad) {
-  at::_fused_adamw_(parameters, gradients, average, square, max_square, steps, lr, beta1, beta2,
-                    weight_decay, eps, amsgrad, /*maximize=*/false);
+// Adam and AdamW differ only in where weight decay goes.
+template <class Options>
+void update_adam(FusedBatch& batch) {
+  const auto& options = static_cast<const Options&>(*batch.options);
+  const auto [beta1, beta2] = options.betas();
+  const std::vector<at::Tensor> none;
+  const auto& most = options.amsgrad() ? batch.state[2] : none;
+  if constexpr (std::is_same_v<Options, torch::optim::AdamWOptions>) {
+    at::_fused_adamw_(batch.parameters, batch.gradients, batch.state[0], batch.state[1], most,
+                      batch.steps, options.lr(), beta1, beta2, options.weight_decay(),
+                      options.eps(), options.amsgrad(), /*maximize=*/false);
+  } else {
+    at::_fused_adam_(batch.parameters, batch.gradients, batch.state[0], batch.state[1], most,
+                     batch.steps, options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
+                     options.amsgrad(), /*maximize=*/false);
+  }
 }
 
-class SgdKernel : public FusedKernel {
- public:
-  SgdKernel(torch::optim::Optimizer& optimizer,
-            const std::vector<strategy::FlatParameters*>& models)
-      : FusedKernel(optimizer, models,
-                    any_momentum(optimizer) ? std::vector<std::string>{"momentum_buffer"}
-                                            : std::vector<std::string>{}) {}
-  std::string name() const override { return "SGD"; }
+template <class Options>
+FusedKind adam_kind(torch::optim::Optimizer& optimizer, const char* name) {
+  FusedKind kind{name, {"exp_avg", "exp_avg_sq"}, &update_adam<Options>};
+  if (any_group<Options>(optimizer, [](const Options& options) { return options.amsgrad(); })) {
+    kind.state_names.emplace_back("max_exp_avg_sq");
+  }
+  return kind;
+}
 
- private:
-  static bool any_momentum(torch::optim::Optimizer& optimizer) {
-    return std::any_of(
-        optimizer.param_groups().begin(), optimizer.param_groups().end(), [](auto& group) {
-          return static_cast<torch::optim::SGDOptions&>(group.options()).momentum() != 0;
-        });
+bool has_momentum(const torch::optim::SGDOptions& options) { return options.momentum() != 0; }
+
+void update_sgd(FusedBatch& batch) {
+  const auto& options = static_cast<const torch::optim::SGDOptions&>(*batch.options);
+  const std::vector<at::Tensor> none;
+  at::_fused_sgd_(batch.parameters, batch.gradients, has_momentum(options) ? batch.state[0] : none,
+                  options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
+                  options.nesterov(), /*maximize=*/false, batch.first_step);
+}
+
+// Subclasses may have overridden step(), so the type must be exact.
+std::optional<FusedKind> kind_of(torch::optim::Optimizer& optimizer) {
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::AdamW)) {
+    return adam_kind<torch::optim::AdamWOptions>(optimizer, "AdamW");
   }
-  void update(Batch& batch) override {
-    const auto& options = static_cast<const torch::optim::SGDOptions&>(*batch.options);
-    static const std::vector<at::Tensor> kNone;
-    at::_fused_sgd_(batch.parameters, batch.gradients,
-                    options.momentum() != 0 ? batch.state[0] : kNone, options.weight_decay(),
-                    options.momentum(), options.lr(), options.dampening(), options.nesterov(),
-                    /*maximize=*/false, batch.first_step);
+  if (type == typeid(torch::optim::Adam)) {
+    return adam_kind<torch::optim::AdamOptions>(optimizer, "Adam");
   }
-};
+  if (type != typeid(torch::optim::SGD)) return std::nullopt;
+  FusedKind kind{"SGD", {}, &update_sgd};
+  if (any_group<torch::optim::SGDOptions>(optimizer, has_momentum)) {
+    kind.state_names.emplace_back("momentum_buffer");
+  }
+  return kind;
+}
 
 // Zeros laid out like the group's parameters, in the memory for its state. name: of the group's
 // first parameter.
@@ -131,53 +123,40 @@ std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimize
       }
     }
   }
-  // Subclasses may have overridden step(), so the type must be exact.
-  const std::type_info& type = typeid(optimizer);
-  if (type == typeid(torch::optim::AdamW)) {
-    return std::make_unique<AdamKernel<torch::optim::AdamWOptions, &adamw>>(optimizer, models,
-                                                                            "AdamW");
+  std::optional<FusedKind> kind = kind_of(optimizer);
+  if (kind) {
+    return std::unique_ptr<FusedKernel>(new FusedKernel(optimizer, models, *std::move(kind)));
   }
-  if (type == typeid(torch::optim::Adam)) {
-    return std::make_unique<AdamKernel<torch::optim::AdamOptions, &adam>>(optimizer, models,
-                                                                          "Adam");
-  }
-  if (type == typeid(torch::optim::SGD)) return std::make_unique<SgdKernel>(optimizer, models);
   why = "there are fused kernels for SGD, Adam and AdamW only";
   return nullptr;
 }
 
 FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
-                         const std::vector<strategy::FlatParameters*>& models,
-                         std::vector<std::string> state_names)
-    : state_names_(std::move(state_names)) {
-  std::vector<std::vector<torch::optim::OptimizerOptions*>> options(models.size());
-  for (size_t m = 0; m < models.size(); ++m) options[m].resize(models[m]->slots().size());
+                         const std::vector<strategy::FlatParameters*>& models, FusedKind kind)
+    : kind_(std::move(kind)) {
+  std::unordered_map<const at::TensorImpl*, torch::optim::OptimizerOptions*> options;
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
+      options[parameter.unsafeGetTensorImpl()] = &group.options();
       if (is_in_none(models, parameter)) frozen_.push_back(parameter);
-      for (size_t m = 0; m < models.size(); ++m) {
-        const int slot = models[m]->find(parameter);
-        if (slot >= 0) options[m][static_cast<size_t>(slot)] = &group.options();
-      }
     }
   }
-  state_.resize(models.size());
-  for (size_t m = 0; m < models.size(); ++m) {
-    strategy::FlatParameters& model = *models[m];
-    state_[m].resize(model.groups().size());
-    for (size_t g = 0; g < model.groups().size(); ++g) {
-      const strategy::FlatGroup& group = model.groups()[g];
+  for (const strategy::FlatParameters* model : models) {
+    for (const strategy::FlatGroup& group : model->groups()) {
+      std::vector<at::Tensor>& state = state_.emplace_back();
       for (size_t i = group.first_slot; i < group.end_slot; ++i) {
-        if (options[m][i] == nullptr) continue;
-        std::vector<at::Tensor>& state = state_[m][g];
-        while (state.size() < state_names_.size()) {
-          state.push_back(zeros_for(group, model.slots()[i].name, state_names_[state.size()]));
+        const strategy::FlatSlot& slot = model->slots()[i];
+        const auto found = options.find(slot.parameter.unsafeGetTensorImpl());
+        if (found == options.end()) continue;
+        while (state.size() < kind_.state_names.size()) {
+          state.push_back(zeros_for(group, slot.name, kind_.state_names[state.size()]));
         }
-        members_.push_back({.model = &model,
-                            .slot = &model.slots()[i],
+        members_.push_back({.model = model,
+                            .group = &group,
+                            .slot = &slot,
                             .slot_index = i,
                             .state = &state,
-                            .options = options[m][i]});
+                            .options = found->second});
       }
     }
   }
@@ -199,10 +178,11 @@ FusedKernel::Member& FusedKernel::member_of(const at::Tensor& held) {
 ParameterState FusedKernel::state_of(const at::Tensor& held) {
   const Member& member = member_of(held);
   ParameterState result{.steps = member.steps};
-  for (size_t k = 0; k < state_names_.size(); ++k) {
+  for (size_t k = 0; k < kind_.state_names.size(); ++k) {
     const at::Tensor& memory = (*member.state)[k];
     result.tensors.emplace_back(
-        state_names_[k], strategy::place_in(memory, member.slot->offset, {member.slot->numel}));
+        kind_.state_names[k],
+        strategy::place_in(memory, member.slot->offset, {member.slot->numel}));
   }
   return result;
 }
@@ -260,7 +240,7 @@ void FusedKernel::step(Runs& runs) {
     runs.steps[i] = member.steps;
   }
   if (changed) cut(runs);
-  for (Batch& batch : runs.batches) {
+  for (FusedBatch& batch : runs.batches) {
     for (size_t run = 0; run < batch.member.size(); ++run) {
       if (batch.member[run] < 0) continue;
       const strategy::FlatSlot& slot = *members_[static_cast<size_t>(batch.member[run])].slot;
@@ -268,11 +248,11 @@ void FusedKernel::step(Runs& runs) {
     }
     for (const auto& [before, counter] : batch.counters) counter.add_(1);
     if (batch.alone == nullptr) {
-      update(batch);
+      kind_.update(batch);
     } else {
       // The kernel's schema declares that it writes to gradients, but it does not.
       residency::InUse gradients(batch.gradients[0]);
-      update(batch);
+      kind_.update(batch);
       gradients.drop_writes();
     }
     // Gradients that the program drops must not stay alive until the next step.
@@ -285,37 +265,34 @@ void FusedKernel::step(Runs& runs) {
   }
 }
 
-FusedKernel::Batch& FusedKernel::batch_for(Runs& runs, const Member& member) const {
+FusedBatch& FusedKernel::batch_for(Runs& runs, const Member& member) const {
   const bool first_step = member.steps == 0;
-  const strategy::FlatGroup& group =
-      member.model->groups()[static_cast<size_t>(member.slot->group)];
-  const strategy::FlatGroup* const alone =
-      group.state_memory != nullptr || residency::managed_storage_of(group.parameters) != nullptr
-          ? &group
-          : nullptr;
-  for (Batch& batch : runs.batches) {
+  const bool offloaded = member.group->state_memory != nullptr ||
+                         residency::managed_storage_of(member.group->parameters) != nullptr;
+  const strategy::FlatGroup* const alone = offloaded ? member.group : nullptr;
+  for (FusedBatch& batch : runs.batches) {
     if (batch.options == member.options && batch.first_step == first_step && batch.alone == alone) {
       return batch;
     }
   }
-  Batch& batch = runs.batches.emplace_back();
+  FusedBatch& batch = runs.batches.emplace_back();
   batch.options = member.options;
   batch.first_step = first_step;
   batch.alone = alone;
-  batch.state.resize(state_names_.size());
+  batch.state.resize(kind_.state_names.size());
   return batch;
 }
 
 // The end of a slot including its padding, so that a run is a whole number of vectors. Kernels
 // round the elements of a partial last vector differently, so results would depend on how memory is
 // divided over ranks.
-int64_t FusedKernel::padded_end(const strategy::FlatParameters& model, size_t slot_index) {
-  const strategy::FlatSlot& slot = model.slots()[slot_index];
-  const strategy::FlatGroup& group = model.groups()[static_cast<size_t>(slot.group)];
-  const int64_t unit = std::min<int64_t>(16, 64 / group.parameters.element_size());
-  const int64_t end = slot.offset + slot.numel;
-  const int64_t limit = slot_index + 1 < group.end_slot ? model.slots()[slot_index + 1].offset
-                                                        : group.parameters.numel();
+int64_t FusedKernel::padded_end(const Member& member) {
+  const at::Tensor& memory = member.group->parameters;
+  const int64_t unit = std::min<int64_t>(16, 64 / memory.element_size());
+  const int64_t end = member.slot->offset + member.slot->numel;
+  const size_t next = member.slot_index + 1;
+  const int64_t limit =
+      next < member.group->end_slot ? member.model->slots()[next].offset : memory.numel();
   return std::min((end + unit - 1) / unit * unit, limit);
 }
 
@@ -333,34 +310,30 @@ void FusedKernel::cut(Runs& runs) const {
     size_t end = i + 1;
     if (gradient(i) == Gradient::kFlat) {
       while (end < runs.end && gradient(end) == Gradient::kFlat &&
-             members_[end].model == first.model && members_[end].slot->group == first.slot->group &&
+             members_[end].group == first.group &&
              members_[end].slot_index == members_[end - 1].slot_index + 1 &&
              members_[end].options == first.options && members_[end].steps == first.steps) {
         ++end;
       }
     }
-    const strategy::FlatSlot& last = *members_[end - 1].slot;
     const int64_t offset = first.slot->offset;
-    const strategy::FlatGroup& group =
-        first.model->groups()[static_cast<size_t>(first.slot->group)];
     const bool flat = gradient(i) == Gradient::kFlat;
-    const int64_t numel = (flat ? padded_end(*members_[end - 1].model, members_[end - 1].slot_index)
-                                : last.offset + last.numel) -
-                          offset;
+    const int64_t numel = padded_end(members_[end - 1]) - offset;
     const auto place = [&](const at::Tensor& memory) {
       return strategy::place_in(memory, offset,
                                 flat ? at::IntArrayRef(numel) : first.slot->parameter.sizes());
     };
-    Batch& batch = batch_for(runs, first);
-    batch.parameters.push_back(place(group.parameters));
-    batch.gradients.push_back(flat ? place(group.gradients) : at::Tensor());
-    for (size_t k = 0; k < state_names_.size(); ++k) {
+    FusedBatch& batch = batch_for(runs, first);
+    batch.parameters.push_back(place(first.group->parameters));
+    batch.gradients.push_back(flat ? place(first.group->gradients) : at::Tensor());
+    for (size_t k = 0; k < kind_.state_names.size(); ++k) {
       batch.state[k].push_back(place((*first.state)[k]));
     }
     at::Tensor& counter = batch.counters[first.steps];
     if (!counter.defined()) {
-      counter = at::scalar_tensor(static_cast<double>(first.steps),
-                                  at::TensorOptions(at::kFloat).device(group.parameters.device()));
+      counter =
+          at::scalar_tensor(static_cast<double>(first.steps),
+                            at::TensorOptions(at::kFloat).device(first.group->parameters.device()));
     }
     batch.steps.push_back(counter);
     batch.member.push_back(flat ? -1 : static_cast<int>(i));

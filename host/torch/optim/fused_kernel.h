@@ -9,6 +9,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,10 +21,28 @@
 
 namespace coupler::optim {
 
+// The runs that one kernel call updates: same options, and all or none in their first step.
+// Offloaded state goes group by group, since a call needs everything it updates in memory.
+struct FusedBatch {
+  torch::optim::OptimizerOptions* options = nullptr;
+  bool first_step = false;
+  const strategy::FlatGroup* alone = nullptr;  // the only group; null: any in memory
+  std::vector<at::Tensor> parameters, gradients;
+  std::vector<std::vector<at::Tensor>> state;  // by state tensor of the kernel, then by run
+  std::vector<at::Tensor> steps;               // 0-dim float, including this update; by run
+  std::map<int64_t, at::Tensor> counters;      // the tensors of steps, each once
+  std::vector<int> member;  // by run: the one member whose .grad is read at each step, or -1
+};
+
+// One of the optimizers that have a kernel.
+struct FusedKind {
+  std::string name;
+  std::vector<std::string> state_names;  // its state tensors, as torch::optim names them
+  void (*update)(FusedBatch& batch);
+};
+
 class FusedKernel {
  public:
-  virtual ~FusedKernel() = default;
-
   // The optimizer must be exactly torch::optim::SGD, Adam or AdamW, with all its parameters in the
   // flat memory of the models (with offloaded state, all that are not frozen). Otherwise returns
   // null and puts the reason into why.
@@ -31,7 +50,7 @@ class FusedKernel {
                                            const std::vector<strategy::FlatParameters*>& models,
                                            std::string& why);
 
-  virtual std::string name() const = 0;
+  const std::string& name() const { return kind_.name; }
   // Updates every parameter that has a gradient.
   void step();
   // The same for slots [first, end) of one of the models. Drops their gradients, so that the next
@@ -43,30 +62,11 @@ class FusedKernel {
   ParameterState state_of(const at::Tensor& held);
   void set_steps(const at::Tensor& held, int64_t steps);
 
- protected:
-  // The runs that one kernel call updates: same options, and all or none in their first step.
-  // Offloaded state goes group by group, since a call needs everything it updates in memory.
-  struct Batch {
-    torch::optim::OptimizerOptions* options = nullptr;
-    bool first_step = false;
-    const strategy::FlatGroup* alone = nullptr;  // the only group; null: any in memory
-    std::vector<at::Tensor> parameters, gradients;
-    std::vector<std::vector<at::Tensor>> state;  // by state tensor of the kernel, then by run
-    std::vector<at::Tensor> steps;               // 0-dim float, including this update; by run
-    std::map<int64_t, at::Tensor> counters;      // the tensors of steps, each once
-    std::vector<int> member;  // by run: the one member whose .grad is read at each step, or -1
-  };
-
-  // state_names: the kernel's state tensors, as torch::optim names them.
-  FusedKernel(torch::optim::Optimizer& optimizer,
-              const std::vector<strategy::FlatParameters*>& models,
-              std::vector<std::string> state_names);
-  virtual void update(Batch& batch) = 0;
-
  private:
   struct Member {
-    strategy::FlatParameters* model = nullptr;
-    strategy::FlatSlot* slot = nullptr;
+    const strategy::FlatParameters* model = nullptr;
+    const strategy::FlatGroup* group = nullptr;
+    const strategy::FlatSlot* slot = nullptr;
     size_t slot_index = 0;
     std::vector<at::Tensor>* state = nullptr;  // of its group: flat, laid out like the parameters
     torch::optim::OptimizerOptions* options = nullptr;
@@ -80,25 +80,26 @@ class FusedKernel {
     std::vector<Gradient> gradients;  // by member, when the runs were cut
     std::vector<int64_t> steps;       // likewise, plus the steps taken since
     bool first_step = false;          // some member was in its first step
-    std::vector<Batch> batches;
+    std::vector<FusedBatch> batches;
   };
 
+  FusedKernel(torch::optim::Optimizer& optimizer,
+              const std::vector<strategy::FlatParameters*>& models, FusedKind kind);
   Member& member_of(const at::Tensor& held);
   static Gradient gradient_of(const Member& member);
   void require_frozen() const;
   Runs runs_of(size_t first, size_t end) const;
   void step(Runs& runs);
   void cut(Runs& runs) const;
-  static int64_t padded_end(const strategy::FlatParameters& model, size_t slot_index);
-  Batch& batch_for(Runs& runs, const Member& member) const;
+  static int64_t padded_end(const Member& member);
+  FusedBatch& batch_for(Runs& runs, const Member& member) const;
 
+  const FusedKind kind_;
   std::vector<at::Tensor> frozen_;  // parameters the optimizer holds outside the models
   std::vector<Member> members_;     // in flat order
   Runs all_;
   std::map<std::pair<size_t, size_t>, Runs> apart_;  // for step_slots, by range of members
-  // By model and dtype group, then by state tensor.
-  std::vector<std::vector<std::vector<at::Tensor>>> state_;
-  std::vector<std::string> state_names_;
+  std::deque<std::vector<at::Tensor>> state_;        // by group, then by state tensor
 };
 
 }  // namespace coupler::optim
