@@ -51,9 +51,7 @@ GradScaler::GradScaler(const config::TrainingConfig& config,
       scale_(config.loss_scale_init_scale) {}
 
 void GradScaler::add(const std::shared_ptr<strategy::ModelState>& model) {
-  Entry& entry = entries_.emplace_back();
-  entry.model = model;
-  entry.key = model.get();
+  entries_.push_back({.model = model, .key = model.get()});
 }
 
 std::vector<GradScaler::Entry*> GradScaler::entries_of(
@@ -144,27 +142,22 @@ void GradScaler::update(const std::vector<strategy::ModelState*>& models) {
 void GradScaler::set_scale(double scale) {
   constexpr double kLeast = 1.0 / (1LL << 40) / (1LL << 40);
   if (scale > static_cast<double>(std::numeric_limits<float>::max())) return;
+  const at::NoGradGuard no_grad;
   const double next = std::max(scale, kLeast);
-  rescale_pending(next / scale_);
+  const double factor = next / scale_;
   for (const Entry& entry : entries_) {
     const auto model = entry.model.lock();
     if (model == nullptr) continue;
+    // Gradients that are not unscaled yet still carry the old scale.
+    if (!entry.unscaled) {
+      const std::vector<at::Tensor> gradients = model->own_gradients();
+      if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
+    }
     for (const strategy::StateTensor& state : model->state_tensors()) {
-      if (state.scales_with_loss) state.tensor.mul_(next / scale_);
+      if (state.scales_with_loss) state.tensor.mul_(factor);
     }
   }
   scale_ = next;
-}
-
-// Gradients that are not unscaled yet still carry the old scale.
-void GradScaler::rescale_pending(double factor) {
-  const at::NoGradGuard no_grad;
-  for (const Entry& entry : entries_) {
-    const auto model = entry.model.lock();
-    if (entry.unscaled || model == nullptr) continue;
-    const std::vector<at::Tensor> gradients = model->own_gradients();
-    if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
-  }
 }
 
 // Entries stay unscaled until the next backward: another optimizer may still need its part.

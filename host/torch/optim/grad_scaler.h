@@ -62,7 +62,6 @@ class GradScaler {
   };
   std::vector<Entry*> entries_of(const std::vector<strategy::ModelState*>& models);
   void set_scale(double scale);
-  void rescale_pending(double factor);
 
   const double growth_factor_, backoff_factor_;
   const int64_t growth_interval_;

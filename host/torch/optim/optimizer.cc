@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
 size_t count_parameters(const torch::optim::Optimizer& optimizer) {
@@ -30,21 +30,21 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-optim::OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
-                                      std::vector<strategy::ModelState*> models,
-                                      optim::StepRules rules)
+OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
+                               std::vector<strategy::ModelState*> models, StepRules rules)
     : optimizer_(optimizer), models_(std::move(models)), rules_(std::move(rules)) {
   hold_own_parts();
   if (rules_.scaler != nullptr) require_unscalable();
   parameters_ = count_parameters(optimizer_);
-  kernel_ = make_kernel();
-  if (rules_.in_backward) require_backward_can_update();
-  if (kernel_ == nullptr) require_state_in_memory();
+  std::vector<strategy::FlatParameters*> flats;
+  for (strategy::ModelState* model : models_) flats.push_back(&model->flat());
+  kernel_ = FusedKernel::make(optimizer_, flats, not_fused_);
+  if (kernel_ == nullptr) require_no_kernel();
   if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
 }
 
-void optim::OptimizerState::hold_own_parts() {
-  bool changed = false, divided = false;
+void OptimizerState::hold_own_parts() {
+  bool divided = false;
   std::unordered_map<const at::TensorImpl*, size_t> group_of;
   std::vector<std::vector<at::Tensor>> held;
   for (auto& group : optimizer_.param_groups()) {
@@ -56,7 +56,6 @@ void optim::OptimizerState::hold_own_parts() {
           group_of.try_emplace(parameter.unsafeGetTensorImpl(), held.size());
       if (!is_new) {
         if (first->second != held.size()) refuse_two_groups(parameter);
-        changed = true;
         continue;
       }
       const auto model =
@@ -74,12 +73,11 @@ void optim::OptimizerState::hold_own_parts() {
     }
   }
   if (divided) require_divisible();
-  if (!divided && !changed) return;
   for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
 }
 
 // Called before this rank's parts replace whole parameters.
-void optim::OptimizerState::require_divisible() const {
+void OptimizerState::require_divisible() const {
   if (!optimizer_.state().empty()) {
     throw Error(ErrorCode::kUsage,
                 "the optimizer took steps before prepare: its state of whole parameters cannot be "
@@ -96,7 +94,7 @@ void optim::OptimizerState::require_divisible() const {
 }
 
 // Unscaling in fp16 would lose what scaling preserved.
-void optim::OptimizerState::require_unscalable() const {
+void OptimizerState::require_unscalable() const {
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.requires_grad() || parameter.scalar_type() != at::kHalf) continue;
@@ -110,39 +108,30 @@ void optim::OptimizerState::require_unscalable() const {
   }
 }
 
-std::unique_ptr<optim::FusedKernel> optim::OptimizerState::make_kernel() {
-  std::vector<strategy::FlatParameters*> flats;
-  for (strategy::ModelState* model : models_) flats.push_back(&model->flat());
-  return optim::FusedKernel::make(optimizer_, flats, not_fused_);
-}
-
-// torch::optim allocates and owns its state, so it cannot be offloaded.
-void optim::OptimizerState::require_state_in_memory() const {
+// Refuses what torch::optim cannot do: it updates all parameters at once, and it allocates and owns
+// its state, which therefore cannot be offloaded.
+void OptimizerState::require_no_kernel() const {
+  if (rules_.in_backward) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("training.optimizer_in_backward is true, but this optimizer updates all "
+                    "parameters at once: {}",
+                    not_fused_),
+        {.subject = "training.optimizer_in_backward",
+         .hint = "use torch::optim::SGD, Adam or AdamW, or set it to false"});
+  }
   for (strategy::ModelState* model : models_) {
-    const auto& groups = model->flat().groups();
-    if (std::all_of(groups.begin(), groups.end(), [](const strategy::FlatGroup& group) {
-          return group.state_memory == nullptr;
-        })) {
-      continue;
+    for (const strategy::FlatGroup& group : model->flat().groups()) {
+      if (group.state_memory == nullptr) continue;
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("the state of this optimizer cannot be offloaded: {}", not_fused_),
+                  {.subject = "offload_optimizer.device",
+                   .hint = "use torch::optim::SGD, Adam or AdamW, or offload the parameters only"});
     }
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("the state of this optimizer cannot be offloaded: {}", not_fused_),
-                {.subject = "offload_optimizer.device",
-                 .hint = "use torch::optim::SGD, Adam or AdamW, or offload the parameters only"});
   }
 }
 
-void optim::OptimizerState::require_backward_can_update() const {
-  if (kernel_ != nullptr) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("training.optimizer_in_backward is true, but this optimizer updates all "
-                          "parameters at once: {}",
-                          not_fused_),
-              {.subject = "training.optimizer_in_backward",
-               .hint = "use torch::optim::SGD, Adam or AdamW, or set it to false"});
-}
-
-void optim::OptimizerState::on_backward_begin() {
+void OptimizerState::on_backward_begin() {
   if (accumulating()) return;
   if (std::exchange(took_gradients_, true)) {
     throw Error(ErrorCode::kUsage,
@@ -155,12 +144,11 @@ void optim::OptimizerState::on_backward_begin() {
   }
 }
 
-void optim::OptimizerState::on_gradients_ready(strategy::FlatParameters& flat, size_t first,
-                                               size_t end) {
+void OptimizerState::on_gradients_ready(strategy::FlatParameters& flat, size_t first, size_t end) {
   if (!accumulating()) kernel_->step_slots(flat, first, end);
 }
 
-void optim::OptimizerState::step() {
+void OptimizerState::step() {
   stepped_scope_ = rules_.loop->scope;
   if (accumulating()) return;
   took_gradients_ = false;
@@ -184,14 +172,14 @@ void optim::OptimizerState::step() {
   ++steps_;
 }
 
-optim::ParameterState optim::OptimizerState::state_of(const at::Tensor& held) {
-  if (kernel_ == nullptr) return optim::torch_state_of(optimizer_, held);
-  optim::ParameterState state = kernel_->state_of(held);
+ParameterState OptimizerState::state_of(const at::Tensor& held) {
+  if (kernel_ == nullptr) return torch_state_of(optimizer_, held);
+  ParameterState state = kernel_->state_of(held);
   if (state.steps == 0) state.tensors.clear();
   return state;
 }
 
-void optim::OptimizerState::forget(const at::Tensor& held) {
+void OptimizerState::forget(const at::Tensor& held) {
   if (kernel_ == nullptr) {
     optimizer_.state().erase(held.unsafeGetTensorImpl());
     return;
@@ -201,17 +189,13 @@ void optim::OptimizerState::forget(const at::Tensor& held) {
   for (auto& [name, values] : kernel_->state_of(held).tensors) values.zero_();
 }
 
-optim::ParameterState optim::OptimizerState::make_state(const at::Tensor& held, int64_t steps,
-                                                        const std::vector<std::string>& names) {
-  if (kernel_ == nullptr) return optim::make_torch_state(optimizer_, held, steps, names);
-  optim::ParameterState state = kernel_->state_of(held);
-  const bool same = state.tensors.size() == names.size() &&
-                    std::all_of(state.tensors.begin(), state.tensors.end(), [&](const auto& own) {
-                      return std::find(names.begin(), names.end(), own.first) != names.end();
-                    });
-  if (!same) {
-    std::vector<std::string> own;
-    for (const auto& [name, tensor] : state.tensors) own.push_back(name);
+ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
+                                          const std::vector<std::string>& names) {
+  if (kernel_ == nullptr) return make_torch_state(optimizer_, held, steps, names);
+  ParameterState state = kernel_->state_of(held);
+  std::vector<std::string> own;
+  for (const auto& [name, tensor] : state.tensors) own.push_back(name);
+  if (!std::is_permutation(own.begin(), own.end(), names.begin(), names.end())) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} keeps the state [{}], but the checkpoint has [{}]", kernel_->name(),
                             fmt::join(own, ", "), fmt::join(names, ", ")),
@@ -223,7 +207,7 @@ optim::ParameterState optim::OptimizerState::make_state(const at::Tensor& held, 
   return state;
 }
 
-void optim::OptimizerState::zero_grad(bool set_to_none) {
+void OptimizerState::zero_grad(bool set_to_none) {
   if (!drops_gradients()) return;
   optimizer_.zero_grad(set_to_none);
   if (rules_.scaler != nullptr) rules_.scaler->gradients_dropped(models_);
@@ -231,17 +215,21 @@ void optim::OptimizerState::zero_grad(bool set_to_none) {
 
 // Loops call zero_grad before backward or after step. In either order, accumulated gradients are
 // kept within a window: they are dropped before its first backward, or after its last.
-bool optim::OptimizerState::drops_gradients() const {
-  const optim::StepState& loop = *rules_.loop;
+bool OptimizerState::drops_gradients() const {
+  const StepState& loop = *rules_.loop;
   if (loop.scope == 0) return true;
   if (stepped_scope_ == loop.scope) return loop.sync;
   return loop.first_of_window || (loop.sync && loop.backward_of_only);
 }
 
-std::string optim::OptimizerState::description() const {
+std::string OptimizerState::description() const {
   if (kernel_ == nullptr) return fmt::format("unmodified torch::optim: {}", not_fused_);
   return fmt::format("fused {}{}", kernel_->name(), rules_.in_backward ? ", in backward" : "");
 }
+
+}  // namespace coupler::optim
+
+namespace coupler {
 
 void Optimizer::step(CallSite) { state_->step(); }
 void Optimizer::zero_grad(bool set_to_none) { state_->zero_grad(set_to_none); }

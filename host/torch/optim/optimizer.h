@@ -82,9 +82,7 @@ class OptimizerState final : public strategy::GradientConsumer {
   void hold_own_parts();
   void require_divisible() const;
   void require_unscalable() const;
-  void require_state_in_memory() const;
-  void require_backward_can_update() const;
-  std::unique_ptr<FusedKernel> make_kernel();
+  void require_no_kernel() const;
 
   torch::optim::Optimizer& optimizer_;
   std::vector<strategy::ModelState*> models_;

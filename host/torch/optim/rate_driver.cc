@@ -12,9 +12,9 @@ namespace {
 
 class ScheduleDriver final : public RateDriver {
  public:
-  explicit ScheduleDriver(const Schedule& schedule) : schedule_(schedule) {}
+  explicit ScheduleDriver(const Schedule& schedule)
+      : RateDriver(schedule.options().unit), schedule_(schedule) {}
 
-  StepUnit unit() const override { return schedule_.options().unit; }
   std::string name() const override { return schedule_.name(); }
   ScheduleOptions options() const override { return schedule_.options(); }
   bool is_of(torch::optim::Optimizer& optimizer,
@@ -120,11 +120,9 @@ template struct Opened<&Plateau::cooldown_counter, Cooldown>;
 class TorchDriver final : public RateDriver {
  public:
   // is_of() can detect the scheduler's optimizer, so it is not passed.
-  TorchDriver(LRScheduler& scheduler, StepUnit unit) : scheduler_(scheduler), unit_(unit) {}
+  TorchDriver(LRScheduler& scheduler, StepUnit unit) : RateDriver(unit), scheduler_(scheduler) {}
 
-  StepUnit unit() const override { return unit_; }
   std::string name() const override { return c10::demangle(typeid(scheduler_).name()); }
-  ScheduleOptions options() const override { return {}; }
   // The scheduler reports its optimizer's rates, so a rate changed here must show up there.
   bool is_of(torch::optim::Optimizer& optimizer,
              const std::vector<torch::optim::Optimizer*>&) const override {
@@ -142,27 +140,22 @@ class TorchDriver final : public RateDriver {
     options.set_lr(before);
     return seen == mark && seen_before == before;
   }
-  void begin(torch::optim::Optimizer& optimizer) override {
-    require_rates(rates_of(optimizer), "the optimizer");
-  }
   void step(torch::optim::Optimizer& optimizer, int64_t, int64_t count, double) override {
     for (int64_t i = 0; i < count; ++i) scheduler_.step();
     require_rates(rates_of(optimizer), name());
   }
-  void save(Scheduler::State&) const override {}
   void load(const Scheduler::State& state) override {
     OpenScheduler::step_count(scheduler_) = static_cast<unsigned>(state.steps);
   }
 
  private:
   LRScheduler& scheduler_;
-  const StepUnit unit_;
 };
 
 class PlateauDriver final : public RateDriver {
  public:
   PlateauDriver(Plateau& scheduler, torch::optim::Optimizer* optimizer, StepUnit unit)
-      : scheduler_(scheduler), optimizer_(optimizer), unit_(unit) {
+      : RateDriver(unit), scheduler_(scheduler), optimizer_(optimizer) {
     if (unit == StepUnit::kProcessSteps) {
       throw Error(ErrorCode::kInvalidArgument,
                   "ReduceLROnPlateauScheduler cannot count process steps: it would see one metric "
@@ -171,9 +164,7 @@ class PlateauDriver final : public RateDriver {
     }
   }
 
-  StepUnit unit() const override { return unit_; }
   std::string name() const override { return "torch::optim::ReduceLROnPlateauScheduler"; }
-  ScheduleOptions options() const override { return {}; }
   bool takes_metric() const override { return true; }
   bool is_of(torch::optim::Optimizer& optimizer,
              const std::vector<torch::optim::Optimizer*>& candidates) const override {
@@ -184,9 +175,6 @@ class PlateauDriver final : public RateDriver {
                             "to, and {} optimizers are prepared",
                             candidates.size()),
                 {.hint = "prepare coupler::TorchSchedule(scheduler).of(optimizer) instead"});
-  }
-  void begin(torch::optim::Optimizer& optimizer) override {
-    require_rates(rates_of(optimizer), "the optimizer");
   }
   void step(torch::optim::Optimizer&, int64_t, int64_t, double metric) override {
     scheduler_.step(static_cast<float>(metric));
@@ -205,7 +193,6 @@ class PlateauDriver final : public RateDriver {
  private:
   Plateau& scheduler_;
   torch::optim::Optimizer* const optimizer_;
-  const StepUnit unit_;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "tensors/tensor_ops.h"
 
-namespace coupler {
+namespace coupler::optim {
 namespace {
 
 const char* unit_name(StepUnit unit) {
@@ -28,8 +28,7 @@ const char* unit_name(StepUnit unit) {
 
 }  // namespace
 
-void optim::SchedulerCore::bind(
-    const std::vector<std::shared_ptr<optim::OptimizerState>>& prepared) {
+void SchedulerCore::bind(const std::vector<std::shared_ptr<OptimizerState>>& prepared) {
   std::vector<torch::optim::Optimizer*> candidates;
   for (const auto& state : prepared) candidates.push_back(&state->torch_optimizer());
   const auto found = std::find_if(candidates.begin(), candidates.end(), [&](auto* optimizer) {
@@ -44,25 +43,25 @@ void optim::SchedulerCore::bind(
                  .hint = "pass the optimizer to the same or an earlier accelerator.prepare"});
   }
   optimizer_ = prepared[static_cast<size_t>(found - candidates.begin())];
-  optim::require_rates(rates(), "the optimizer");
+  require_rates(rates(), "the optimizer");
   driver_->begin(optimizer_->torch_optimizer());
   if (comm_->rank() == 0 && log_enabled(LogLevel::kInfo, "optim")) {
     log(LogLevel::kInfo, "optim", "scheduler " + description());
   }
 }
 
-bool optim::SchedulerCore::is_to_step() const {
+bool SchedulerCore::is_to_step() const {
   if (optimizer_->accumulating()) return false;
   return driver_->unit() == StepUnit::kEpochs || !optimizer_->step_was_skipped();
 }
 
-void optim::SchedulerCore::advance(double metric) {
+void SchedulerCore::advance(double metric) {
   const int64_t count = driver_->unit() == StepUnit::kProcessSteps ? comm_->size() : 1;
   driver_->step(optimizer_->torch_optimizer(), steps_, count, metric);
   steps_ += count;
 }
 
-void optim::SchedulerCore::step() {
+void SchedulerCore::step() {
   if (driver_->takes_metric()) {
     throw Error(ErrorCode::kUsage, fmt::format("{} needs a metric", driver_->name()),
                 {.subject = driver_->name(), .hint = "call step(metric)"});
@@ -70,7 +69,7 @@ void optim::SchedulerCore::step() {
   if (is_to_step()) advance(0);
 }
 
-void optim::SchedulerCore::step(double metric) {
+void SchedulerCore::step(double metric) {
   if (!driver_->takes_metric()) {
     throw Error(ErrorCode::kUsage, fmt::format("{} takes no metric", driver_->name()),
                 {.subject = driver_->name(), .hint = "call step()"});
@@ -79,11 +78,9 @@ void optim::SchedulerCore::step(double metric) {
   advance(tensors::all_reduce_number(*comm_, metric, DB_SUM) / comm_->size());
 }
 
-std::vector<double> optim::SchedulerCore::rates() const {
-  return optim::rates_of(optimizer_->torch_optimizer());
-}
+std::vector<double> SchedulerCore::rates() const { return rates_of(optimizer_->torch_optimizer()); }
 
-std::string optim::SchedulerCore::description() const {
+std::string SchedulerCore::description() const {
   const ScheduleOptions options = driver_->options();
   std::string text = fmt::format("{}: counts {}", driver_->name(), unit_name(driver_->unit()));
   if (options.warmup_steps > 0) text += fmt::format(", warm-up until {}", options.warmup_steps);
@@ -97,7 +94,7 @@ std::string optim::SchedulerCore::description() const {
   return text;
 }
 
-Scheduler::State optim::SchedulerCore::state() const {
+Scheduler::State SchedulerCore::state() const {
   Scheduler::State result;
   result.steps = steps_;
   result.rates = rates();
@@ -105,7 +102,7 @@ Scheduler::State optim::SchedulerCore::state() const {
   return result;
 }
 
-void optim::SchedulerCore::load_state(const Scheduler::State& state) {
+void SchedulerCore::load_state(const Scheduler::State& state) {
   if (state.steps < 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -118,11 +115,15 @@ void optim::SchedulerCore::load_state(const Scheduler::State& state) {
         fmt::format("the scheduler's state has {} parameter groups, but the optimizer has {}",
                     state.rates.size(), groups));
   }
-  optim::require_rates(state.rates, "the scheduler's state");
+  require_rates(state.rates, "the scheduler's state");
   driver_->load(state);
-  optim::set_rates(optimizer_->torch_optimizer(), state.rates);
+  set_rates(optimizer_->torch_optimizer(), state.rates);
   steps_ = state.steps;
 }
+
+}  // namespace coupler::optim
+
+namespace coupler {
 
 void Scheduler::step() { core_->step(); }
 void Scheduler::step(double metric) { core_->step(metric); }

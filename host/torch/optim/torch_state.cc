@@ -30,73 +30,68 @@ using nlohmann::json;
               {.subject = type, .hint = "use one of these if the job is to be resumed"});
 }
 
-// ---- State: one function per kind visits the tensors by name and returns the step count ----
+// ---- State: its tensors visited by name ----
 
-template <class Visit>
-int64_t* show(torch::optim::SGDParamState& state, const Visit& visit) {
-  visit("momentum_buffer", state.momentum_buffer());
-  return nullptr;
-}
 template <class State, class Visit>
-int64_t* show_adam(State& state, const Visit& visit) {
+int64_t* show_averages(State& state, const Visit& visit) {
   visit("exp_avg", state.exp_avg());
   visit("exp_avg_sq", state.exp_avg_sq());
   visit("max_exp_avg_sq", state.max_exp_avg_sq());
   return &state.step();
 }
+
+// Returns the step count; null if it is not kept (SGD). Unset if the kind is not known.
 template <class Visit>
-int64_t* show(torch::optim::AdamParamState& state, const Visit& visit) {
-  return show_adam(state, visit);
-}
-template <class Visit>
-int64_t* show(torch::optim::AdamWParamState& state, const Visit& visit) {
-  return show_adam(state, visit);
-}
-template <class Visit>
-int64_t* show(torch::optim::RMSpropParamState& state, const Visit& visit) {
-  visit("square_avg", state.square_avg());
-  visit("momentum_buffer", state.momentum_buffer());
-  visit("grad_avg", state.grad_avg());
-  return &state.step();
-}
-template <class Visit>
-int64_t* show(torch::optim::AdagradParamState& state, const Visit& visit) {
-  visit("sum", state.sum());
-  return &state.step();
+std::optional<int64_t*> show_state(torch::optim::OptimizerParamState& base, const Visit& visit) {
+  if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&base)) {
+    visit("momentum_buffer", sgd->momentum_buffer());
+    return nullptr;
+  }
+  if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&base)) {
+    return show_averages(*adam, visit);
+  }
+  if (auto* adamw = dynamic_cast<torch::optim::AdamWParamState*>(&base)) {
+    return show_averages(*adamw, visit);
+  }
+  if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropParamState*>(&base)) {
+    visit("square_avg", rmsprop->square_avg());
+    visit("momentum_buffer", rmsprop->momentum_buffer());
+    visit("grad_avg", rmsprop->grad_avg());
+    return &rmsprop->step();
+  }
+  if (auto* adagrad = dynamic_cast<torch::optim::AdagradParamState*>(&base)) {
+    visit("sum", adagrad->sum());
+    return &adagrad->step();
+  }
+  return std::nullopt;
 }
 
-template <class State>
-std::optional<ParameterState> read_as(torch::optim::OptimizerParamState& base) {
-  auto* state = dynamic_cast<State*>(&base);
-  if (state == nullptr) return std::nullopt;
-  ParameterState result;
-  const int64_t* steps = show(*state, [&](const char* name, at::Tensor& tensor) {
-    if (tensor.defined()) result.tensors.emplace_back(name, tensor);
-  });
-  // SGD does not count steps; only whether it has taken one is known.
-  result.steps = steps != nullptr ? *steps : static_cast<int64_t>(!result.tensors.empty());
-  return result;
-}
-
-template <class State>
-std::unique_ptr<torch::optim::OptimizerParamState> make_as(const at::Tensor& held, int64_t steps,
-                                                           const std::vector<std::string>& names) {
-  auto state = std::make_unique<State>();
-  size_t found = 0;
-  int64_t* counted = show(*state, [&](const char* name, at::Tensor& tensor) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) return;
-    tensor = at::zeros_like(held, at::MemoryFormat::Contiguous);
-    ++found;
-  });
-  if (counted != nullptr) *counted = steps;
-  if (found != names.size()) return nullptr;
-  return state;
+// Without tensors; null if the kind is not known.
+std::unique_ptr<torch::optim::OptimizerParamState> empty_state(
+    const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) {
+    return std::make_unique<torch::optim::SGDParamState>();
+  }
+  if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) {
+    return std::make_unique<torch::optim::AdamParamState>();
+  }
+  if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) {
+    return std::make_unique<torch::optim::AdamWParamState>();
+  }
+  if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr) {
+    return std::make_unique<torch::optim::RMSpropParamState>();
+  }
+  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr) {
+    return std::make_unique<torch::optim::AdagradParamState>();
+  }
+  return nullptr;
 }
 
 // ---- Options: visited by name ----
 
 template <class Options, class Visit>
-void show_betas(Options& options, const Visit& visit) {
+void show_adam_options(Options& options, const Visit& visit) {
+  visit("lr", options.lr());
   visit("betas", options.betas());
   visit("eps", options.eps());
   visit("weight_decay", options.weight_decay());
@@ -113,11 +108,9 @@ bool show_options(torch::optim::OptimizerOptions& base, const Visit& visit) {
     visit("weight_decay", sgd->weight_decay());
     visit("nesterov", sgd->nesterov());
   } else if (auto* adam = dynamic_cast<torch::optim::AdamOptions*>(&base)) {
-    visit("lr", adam->lr());
-    show_betas(*adam, visit);
+    show_adam_options(*adam, visit);
   } else if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&base)) {
-    visit("lr", adamw->lr());
-    show_betas(*adamw, visit);
+    show_adam_options(*adamw, visit);
   } else if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropOptions*>(&base)) {
     visit("lr", rmsprop->lr());
     visit("alpha", rmsprop->alpha());
@@ -173,38 +166,34 @@ struct SetOption {
 std::string optimizer_type(const torch::optim::Optimizer& optimizer) {
   const std::string name = c10::demangle(typeid(optimizer).name());
   const std::string space = "torch::optim::";
-  return name.rfind(space, 0) == 0 ? name.substr(space.size()) : name;
+  return name.starts_with(space) ? name.substr(space.size()) : name;
 }
 
 ParameterState torch_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& held) {
   const auto found = optimizer.state().find(held.unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return {};
-  torch::optim::OptimizerParamState& state = *found->second;
-  if (auto sgd = read_as<torch::optim::SGDParamState>(state)) return *std::move(sgd);
-  if (auto adam = read_as<torch::optim::AdamParamState>(state)) return *std::move(adam);
-  if (auto adamw = read_as<torch::optim::AdamWParamState>(state)) return *std::move(adamw);
-  if (auto rmsprop = read_as<torch::optim::RMSpropParamState>(state)) return *std::move(rmsprop);
-  if (auto adagrad = read_as<torch::optim::AdagradParamState>(state)) return *std::move(adagrad);
-  refuse_optimizer(optimizer);
+  ParameterState result;
+  const auto steps = show_state(*found->second, [&](const char* name, const at::Tensor& tensor) {
+    if (tensor.defined()) result.tensors.emplace_back(name, tensor);
+  });
+  if (!steps) refuse_optimizer(optimizer);
+  // SGD does not count steps; only whether it has taken one is known.
+  result.steps = *steps != nullptr ? **steps : static_cast<int64_t>(!result.tensors.empty());
+  return result;
 }
 
 ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Tensor& held,
                                 int64_t steps, const std::vector<std::string>& names) {
-  std::unique_ptr<torch::optim::OptimizerParamState> state;
-  if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr) {
-    state = make_as<torch::optim::SGDParamState>(held, steps, names);
-  } else if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) {
-    state = make_as<torch::optim::AdamParamState>(held, steps, names);
-  } else if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) {
-    state = make_as<torch::optim::AdamWParamState>(held, steps, names);
-  } else if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) {
-    state = make_as<torch::optim::RMSpropParamState>(held, steps, names);
-  } else if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) {
-    state = make_as<torch::optim::AdagradParamState>(held, steps, names);
-  } else {
-    refuse_optimizer(optimizer);
-  }
-  if (state == nullptr) {
+  auto state = empty_state(optimizer);
+  if (state == nullptr) refuse_optimizer(optimizer);
+  size_t found = 0;
+  const auto counted = show_state(*state, [&](const char* name, at::Tensor& tensor) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) return;
+    tensor = at::zeros_like(held, at::MemoryFormat::Contiguous);
+    ++found;
+  });
+  if (int64_t* const count = counted.value_or(nullptr)) *count = steps;
+  if (found != names.size()) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} does not have the state that the checkpoint holds: {}",
                             optimizer_type(optimizer), fmt::join(names, ", ")),
