@@ -17,25 +17,34 @@
 
 namespace coupler::strategy {
 
-// How n elements are divided: rank r has [begins[r], begins[r + 1]); its code starts at bytes[r],
-// aligned, and takes sizes[r] bytes, padding included.
+// Values divided among ranks, and their codes: those of a rank's part take sizes[rank] bytes,
+// padding included. Each rank sends every other rank that rank's part.
 struct CodedParts {
-  // Even parts.
-  CodedParts(const GradientCodec& codec, int64_t n, int ranks);
-  // counts: of each rank.
-  CodedParts(const GradientCodec& codec, const std::vector<uint64_t>& counts);
+  // counts: of each rank's values. own_rank: this rank.
+  CodedParts(std::shared_ptr<const GradientCodec> codec, const std::vector<uint64_t>& counts,
+             int own_rank);
 
-  int64_t count(int rank) const { return begins[index(rank) + 1] - begins[index(rank)]; }
-  at::Tensor of(const at::Tensor& values, int rank) const;
-  // The code of a rank's part, within the memory of all codes.
-  at::Tensor code_of(const at::Tensor& code, const GradientCodec& codec, int rank) const;
+  int64_t count(int r) const { return begins[index(r) + 1] - begins[index(r)]; }
+  int64_t code_bytes() const;      // of all ranks
+  int64_t received_bytes() const;  // what the other ranks send
+  at::Tensor of(const at::Tensor& values, int r) const;
 
-  std::vector<int64_t> begins, bytes;
-  std::vector<uint64_t> sizes;
+  // Encodes the other ranks' parts into sent [code_bytes() or more of kByte]. Returns the
+  // collective that fills received [received_bytes() or more of kByte]; neither may be empty.
+  // error: like values, or undefined; is added to values, then set to what encoding lost, except
+  // in this rank's own part, which is not encoded.
+  db_op exchange(const at::Tensor& values, const at::Tensor& error, const at::Tensor& sent,
+                 const at::Tensor& received) const;
+  // Adds what the other ranks sent to this rank's part.
+  void add_received(const at::Tensor& received, const at::Tensor& own) const;
+
+  std::shared_ptr<const GradientCodec> codec;
+  int rank;
+  std::vector<int64_t> begins;
+  std::vector<uint64_t> sizes, to_send, to_receive;
 
  private:
-  static size_t index(int rank) { return static_cast<size_t>(rank); }
-  void lay_out(const GradientCodec& codec);
+  static size_t index(int r) { return static_cast<size_t>(r); }
 };
 
 class CompressedAllReduce final : public BucketReduction {
@@ -52,15 +61,11 @@ class CompressedAllReduce final : public BucketReduction {
   void finish() override;
 
  private:
-  db_op exchange_parts();
   db_op gather_sums();
 
   const at::Tensor memory_, error_;
-  const std::shared_ptr<const GradientCodec> codec_;
   std::vector<at::Tensor> padding_;
-  const int rank_, ranks_;
   const CodedParts parts_;
-  std::vector<uint64_t> to_send_, to_receive_;
   at::Tensor sent_, received_, sums_;
 };
 
@@ -73,20 +78,18 @@ class CompressedReduceScatter {
   // this rank], may alias their place in values. error: like values, or undefined; is added to
   // values, then set to what encoding lost. The tensors must stay valid until wait() has returned.
   // Without overlap the collective is complete on return.
-  CompressedReduceScatter(comm::Communicator& comm, const GradientCodec& codec,
-                          const std::vector<uint64_t>& counts, at::Tensor values, at::Tensor own,
-                          at::Tensor error, residency::BufferPool& pool, bool overlap);
+  CompressedReduceScatter(comm::Communicator& comm, std::shared_ptr<const GradientCodec> codec,
+                          const std::vector<uint64_t>& counts, const at::Tensor& values,
+                          at::Tensor own, const at::Tensor& error, residency::BufferPool& pool,
+                          bool overlap);
   CompressedReduceScatter(CompressedReduceScatter&&) = default;
 
   // Waits; `own` then holds the sum.
   void wait();
 
  private:
-  const GradientCodec* codec_;
-  int64_t message_ = 0;  // bytes from each rank
-  int others_;
+  CodedParts parts_;
   at::Tensor own_values_, own_;
-  std::vector<uint64_t> to_send_, to_receive_;
   residency::BufferPool::Buffer sent_, received_;
   comm::Work work_;  // last: its destructor waits before the memory is freed
 };

@@ -13,11 +13,9 @@
 namespace coupler::strategy {
 namespace {
 
-char* at_element(void* memory, int64_t element, size_t size) {
-  return static_cast<char*>(memory) + static_cast<size_t>(element) * size;
-}
-const char* at_element(const void* memory, int64_t element, size_t size) {
-  return static_cast<const char*>(memory) + static_cast<size_t>(element) * size;
+char* at_element(const at::Tensor& memory, int64_t element) {
+  return static_cast<char*>(memory.mutable_data_ptr()) +
+         static_cast<size_t>(element) * memory.element_size();
 }
 
 db_op op_of(db_kind even, db_kind uneven, const sharding::ShardTransfer& transfer,
@@ -87,25 +85,26 @@ void require(const comm::Communicator& comm, db_kind kind, at::ScalarType type) 
 
 }  // namespace
 
-void gather_unit(comm::Communicator& comm, const sharding::ShardLayout& layout, at::ScalarType type,
-                 const void* shard, void* whole, residency::BufferPool& pool) {
-  const size_t size = c10::elementSize(type);
+void gather_unit(comm::Communicator& comm, const sharding::ShardLayout& layout,
+                 const at::Tensor& shard, const at::Tensor& whole, residency::BufferPool& pool) {
+  const at::ScalarType type = whole.scalar_type();
   for (const sharding::ShardTransfer& transfer : layout.transfers) {
     db_op op = op_of(DB_ALL_GATHER, DB_ALL_GATHER_V, transfer, type, pool.device());
-    op.send = at_element(shard, transfer.shard_offset, size);
+    op.send = at_element(shard, transfer.shard_offset);
     if (!transfer.packed()) {
-      op.recv = at_element(whole, transfer.runs[0].begin(), size);
+      op.recv = at_element(whole, transfer.runs[0].begin());
       comm.run(op);
       continue;
     }
-    const auto packed = pool.take(static_cast<size_t>(transfer.numel) * size);
-    op.recv = packed.data();
+    const size_t size = whole.element_size();
+    const auto memory = pool.take(static_cast<size_t>(transfer.numel) * size);
+    const at::Tensor packed = memory.as(type, transfer.numel);
+    op.recv = memory.data();
     comm.run(op);
     Copies copies(pool.device());
     each_piece(transfer, layout.ranks,
                [&](int64_t from, const sharding::ShardRun& run, int64_t position, int64_t count) {
-                 copies.add(at_element(whole, run.begin() + position, size),
-                            at_element(packed.data(), from, size),
+                 copies.add(at_element(whole, run.begin() + position), at_element(packed, from),
                             static_cast<size_t>(count) * size);
                });
     copies.run();
@@ -121,40 +120,44 @@ void UnitReduction::wait() {
 }
 
 UnitReduction reduce_unit(comm::Communicator& comm, const sharding::ShardLayout& layout,
-                          at::ScalarType type, const std::vector<const void*>& alone, void* staging,
-                          void* shard, residency::BufferPool& pool, const UnitCodec& coded,
-                          bool overlap) {
+                          const std::vector<at::Tensor>& alone, const at::Tensor& staging,
+                          const at::Tensor& shard, residency::BufferPool& pool,
+                          const UnitCodec& coded, bool overlap) {
   UnitReduction result;
-  const size_t size = c10::elementSize(type);
+  const at::ScalarType type = shard.scalar_type();
   for (size_t i = 0; i < layout.transfers.size(); ++i) {
     const sharding::ShardTransfer& transfer = layout.transfers[i];
     if (!transfer.trains) continue;
-    db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer, type, pool.device());
-    op.reduce = DB_SUM;
-    op.recv = at_element(shard, transfer.shard_offset, size);
+    at::Tensor gradients;  // of all ranks' parts
     if (transfer.packed()) {
+      const size_t size = shard.element_size();
       result.packed_.push_back(pool.take(static_cast<size_t>(transfer.numel) * size));
-      void* const packed = result.packed_.back().data();
+      gradients = result.packed_.back().as(type, transfer.numel);
       Copies copies(pool.device());
       each_piece(transfer, layout.ranks,
                  [&](int64_t to, const sharding::ShardRun& run, int64_t position, int64_t count) {
-                   copies.add(at_element(packed, to, size),
-                              at_element(staging, run.staging_offset + position, size),
+                   copies.add(at_element(gradients, to),
+                              at_element(staging, run.staging_offset + position),
                               static_cast<size_t>(count) * size);
                  });
       copies.run();
-      op.send = packed;
     } else {
-      op.send = transfer.alone >= 0 ? alone[i]
-                                    : at_element(staging, transfer.runs[0].staging_offset, size);
+      gradients = transfer.alone >= 0
+                      ? alone[i].view({-1})
+                      : staging.narrow(0, transfer.runs[0].staging_offset, transfer.numel);
     }
     if (coded.codec != nullptr) {
       const auto own = static_cast<int64_t>(transfer.counts[static_cast<size_t>(layout.rank)]);
-      result.coded_.emplace_back(
-          comm, *coded.codec, transfer.counts,
-          device::over_memory(const_cast<void*>(op.send), transfer.numel, type, pool.device()),
-          device::over_memory(op.recv, own, type, pool.device()), coded.errors[i], pool, overlap);
-    } else if (overlap) {
+      result.coded_.emplace_back(comm, coded.codec, transfer.counts, gradients,
+                                 shard.narrow(0, transfer.shard_offset, own), coded.errors[i], pool,
+                                 overlap);
+      continue;
+    }
+    db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer, type, pool.device());
+    op.reduce = DB_SUM;
+    op.send = gradients.const_data_ptr();
+    op.recv = at_element(shard, transfer.shard_offset);
+    if (overlap) {
       result.works_.push_back(comm.submit(op));
     } else {
       comm.run(op);

@@ -3,7 +3,7 @@
 // pool's device.
 #pragma once
 
-#include <c10/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <vector>
@@ -16,10 +16,10 @@
 
 namespace coupler::strategy {
 
-// shard: [layout.shard_numel] of this rank. whole: [layout.numel] of `type`; padding that belongs
-// to no transfer is not written. shard may alias its elements' place in whole.
-void gather_unit(comm::Communicator& comm, const sharding::ShardLayout& layout, at::ScalarType type,
-                 const void* shard, void* whole, residency::BufferPool& pool);
+// shard: [layout.shard_numel] of this rank, of whole's type. whole: [layout.numel]; padding that
+// belongs to no transfer is not written. shard may alias its elements' place in whole.
+void gather_unit(comm::Communicator& comm, const sharding::ShardLayout& layout,
+                 const at::Tensor& shard, const at::Tensor& whole, residency::BufferPool& pool);
 
 // How a unit's fp32 gradients are encoded between ranks.
 struct UnitCodec {
@@ -34,22 +34,23 @@ class UnitReduction {
 
  private:
   friend UnitReduction reduce_unit(comm::Communicator&, const sharding::ShardLayout&,
-                                   at::ScalarType, const std::vector<const void*>&, void*, void*,
-                                   residency::BufferPool&, const UnitCodec&, bool);
+                                   const std::vector<at::Tensor>&, const at::Tensor&,
+                                   const at::Tensor&, residency::BufferPool&, const UnitCodec&,
+                                   bool);
   std::vector<residency::BufferPool::Buffer> packed_;  // before works_, which read it
   std::vector<comm::Work> works_;
   std::vector<CompressedReduceScatter> coded_;
 };
 
 // Sums a unit's gradients over ranks; each rank keeps its shard. alone: for each transfer, the
-// gradient sent from where autograd left it, or null. staging: [layout.staging_numel]. shard may
-// alias its elements' place in staging, which is then left unspecified; with a codec all input
-// gradients are. Transfers without gradients move nothing. Without overlap no collective is in
-// flight on return.
+// gradient sent from where autograd left it, if it is not staged. staging: [layout.staging_numel];
+// undefined if nothing is staged. shard may alias its elements' place in staging, which is then
+// left unspecified; with a codec all input gradients are. Transfers without gradients move nothing.
+// Without overlap no collective is in flight on return.
 UnitReduction reduce_unit(comm::Communicator& comm, const sharding::ShardLayout& layout,
-                          at::ScalarType type, const std::vector<const void*>& alone, void* staging,
-                          void* shard, residency::BufferPool& pool, const UnitCodec& coded,
-                          bool overlap);
+                          const std::vector<at::Tensor>& alone, const at::Tensor& staging,
+                          const at::Tensor& shard, residency::BufferPool& pool,
+                          const UnitCodec& coded, bool overlap);
 
 // Throws Error(kUnsupported) if the transport under comm lacks what gather and reduce need.
 void require_transfers(const comm::Communicator& comm, at::ScalarType gathered,

@@ -38,11 +38,7 @@ ShardUnit::ShardUnit(const PlannedUnit& planned, const Model& model, int rank, i
     : plan(planned), device(model.device), layout(layout_of(planned, model, rank, ranks)) {
   for (const sharding::ShardPart& part : layout.parts) {
     const ModelParameter& parameter = model.parameters[part.index];
-    ShardMember member;
-    member.name = parameter.name;
-    member.parameter = parameter.tensor;
-    member.part = part;
-    members.push_back(std::move(member));
+    members.push_back({.name = parameter.name, .parameter = parameter.tensor, .part = part});
   }
 }
 
@@ -92,28 +88,21 @@ void ShardUnit::abandon() {
   room_ = {};
   kept_.reset();
   for (ShardMember& member : members) member.alone.reset();
-  staging_ = {};
-  staging_memory_ = nullptr;
+  staging_.reset();
+  staging_room_ = {};
 }
 
 void ShardUnit::need_staging(residency::BufferPool& pool) {
-  if (staging_memory_ != nullptr) return;
+  if (staging_.defined()) return;
   if (whole_gradient.defined()) {
-    if (layout.in_place() && has_gradient()) kept_ = gradient.clone();
-    staging_memory_ = whole_gradient.mutable_data_ptr();
+    const bool overwrites = layout.in_place() && plan.reduce_type == plan.type;
+    if (overwrites && has_gradient()) kept_ = gradient.clone();
+    staging_ = whole_gradient;
     return;
   }
-  staging_ =
+  staging_room_ =
       pool.take(static_cast<size_t>(layout.staging_numel) * c10::elementSize(plan.reduce_type));
-  staging_memory_ = staging_.data();
-}
-
-at::Tensor ShardUnit::staging_view(const ShardMember& member) {
-  const size_t size = c10::elementSize(plan.reduce_type);
-  return device::over_memory(static_cast<char*>(staging_memory_) +
-                                 static_cast<size_t>(member.part.staging_offset) * size,
-                             member.parameter.numel(), plan.reduce_type, device)
-      .view(member.parameter.sizes());
+  staging_ = staging_room_.as(plan.reduce_type, layout.staging_numel);
 }
 
 void ShardUnit::take_gradient(size_t index, residency::BufferPool& pool) {
@@ -130,7 +119,8 @@ void ShardUnit::take_gradient(size_t index, residency::BufferPool& pool) {
                                    at::TensorOptions(plan.reduce_type).device(device));
   } else {
     need_staging(pool);
-    at::Tensor place = staging_view(member);
+    const at::Tensor place = staging_.narrow(0, member.part.staging_offset, member.part.numel)
+                                 .view(member.parameter.sizes());
     arrived.defined() ? place.copy_(arrived) : place.zero_();
   }
   arrived.reset();
@@ -138,7 +128,6 @@ void ShardUnit::take_gradient(size_t index, residency::BufferPool& pool) {
 
 // Frozen members and the padding between members are sent too, inside runs.
 void ShardUnit::clear_padding() {
-  const size_t size = c10::elementSize(plan.reduce_type);
   std::vector<std::pair<int64_t, int64_t>> gradients;
   for (const ShardMember& member : members) {
     if (member.part.staging_offset < 0 || !member.parameter.requires_grad()) continue;
@@ -149,11 +138,7 @@ void ShardUnit::clear_padding() {
   int64_t end = 0;
   gradients.emplace_back(layout.staging_numel, layout.staging_numel);
   for (const auto& [begin, next_end] : gradients) {
-    if (begin > end) {
-      device::over_memory(static_cast<char*>(staging_memory_) + static_cast<size_t>(end) * size,
-                          begin - end, plan.reduce_type, device)
-          .zero_();
-    }
+    if (begin > end) staging_.narrow(0, end, begin - end).zero_();
     end = next_end;
   }
 }
@@ -164,31 +149,14 @@ bool ShardUnit::has_gradient() const {
   });
 }
 
-// By transfer; null if its gradients are in staging.
-std::vector<const void*> ShardUnit::gradients_alone() {
-  std::vector<const void*> result;
-  for (const sharding::ShardTransfer& transfer : layout.transfers) {
-    const at::Tensor gradient_alone =
-        transfer.alone >= 0 ? members[static_cast<size_t>(transfer.alone)].alone : at::Tensor();
-    result.push_back(gradient_alone.defined() ? gradient_alone.const_data_ptr() : nullptr);
-  }
-  return result;
-}
-
 void ShardUnit::begin_reduction(const ShardComms& comms, residency::BufferPool& pool, double factor,
                                 bool overlap) {
   const at::NoGradGuard no_grad;
   factor_ = factor;
   const double scale = factor / comms.world->size();
-  const bool narrow = is_narrow(plan.reduce_type);
-  if (staging_memory_ != nullptr) {
-    clear_padding();
-    if (narrow) {
-      device::over_memory(staging_memory_, layout.staging_numel, plan.reduce_type, device)
-          .mul_(scale);
-    }
-  }
-  if (narrow) {
+  if (staging_.defined()) clear_padding();
+  if (is_narrow(plan.reduce_type)) {
+    if (staging_.defined()) staging_.mul_(scale);
     for (ShardMember& member : members) {
       if (member.alone.defined()) member.alone.mul_(scale);
     }
@@ -199,11 +167,14 @@ void ShardUnit::begin_reduction(const ShardComms& comms, residency::BufferPool& 
       residency::managed_storage_of(gradient) != nullptr) {
     const size_t size = c10::elementSize(plan.reduce_type);
     room_ = pool.take(static_cast<size_t>(layout.shard_numel) * size);
-    reduced_ = device::over_memory(room_.data(), layout.shard_numel, plan.reduce_type, device);
-    reduced_.zero_();
+    reduced_ = room_.as(plan.reduce_type, layout.shard_numel).zero_();
   }
-  reduction_ = reduce_unit(*comms.group, layout, plan.reduce_type, gradients_alone(),
-                           staging_memory_, reduced_.mutable_data_ptr(), pool, coded, overlap);
+  std::vector<at::Tensor> alone;  // by transfer
+  for (const sharding::ShardTransfer& transfer : layout.transfers) {
+    alone.push_back(transfer.alone >= 0 ? members[static_cast<size_t>(transfer.alone)].alone
+                                        : at::Tensor());
+  }
+  reduction_ = reduce_unit(*comms.group, layout, alone, staging_, reduced_, pool, coded, overlap);
 }
 
 void ShardUnit::finish_reduction(const ShardComms& comms) {
@@ -218,35 +189,29 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
     const residency::InUse in_memory(
         gradient, first ? residency::InUse::Access::kReplace : residency::InUse::Access::kWrite);
     if (first && residency::managed_storage_of(gradient) != nullptr) gradient.zero_();
-    if (factor_ != 1.0) scale_gradient();
-    add_to_gradient(reduced_, scale);
+    for (ShardMember& member : members) {
+      if (!member.own.defined()) continue;
+      if (!member.own.grad().defined()) {
+        member.gradient.zero_();
+      } else if (factor_ != 1.0) {
+        member.gradient.mul_(factor_);
+      }
+      add_to_gradient(member, reduced_, scale);
+    }
   } else {
     if (scale != 1.0) gradient.mul_(scale);
-    if (kept_.defined()) add_to_gradient(kept_, factor_);
+    for (const ShardMember& member : members) {
+      const bool kept = kept_.defined() && member.own.defined() && member.own.grad().defined();
+      if (kept) add_to_gradient(member, kept_, factor_);
+    }
   }
   abandon();
 }
 
-// Scales the gradient that an earlier backward left.
-void ShardUnit::scale_gradient() {
-  for (const ShardMember& member : members) {
-    if (!member.own.defined() || !member.own.grad().defined()) continue;
-    at::Tensor place = member.gradient;
-    place.mul_(factor_);
-  }
-}
-
-// Adds to the gradient an earlier backward left; if that is in kept_, `reduced` is kept_, which is
-// added to this backward's gradient.
-void ShardUnit::add_to_gradient(const at::Tensor& reduced, double scale) {
-  for (const ShardMember& member : members) {
-    if (!member.own.defined()) continue;
-    at::Tensor place = member.gradient;
-    if (!kept_.defined() && !member.own.grad().defined()) place.zero_();
-    if (kept_.defined() && !member.own.grad().defined()) continue;
-    const at::Tensor own = reduced.narrow(0, member.part.shard_offset, place.numel());
-    place.add_(own.to(place.scalar_type()), scale);
-  }
+// values: laid out like gradient.
+void ShardUnit::add_to_gradient(const ShardMember& member, const at::Tensor& values, double scale) {
+  const at::Tensor own = values.narrow(0, member.part.shard_offset, member.gradient.numel());
+  member.gradient.add_(own.to(member.gradient.scalar_type()), scale);
 }
 
 void PeerSource::explain(size_t unit, const std::exception& cause) const {
@@ -263,19 +228,13 @@ void PeerSource::explain(size_t unit, const std::exception& cause) const {
 
 size_t PeerSource::agree(size_t wanted) {
   if (comm_->size() == 1) return wanted;
-  uint64_t chosen = wanted;
-  db_op op{};
-  op.kind = DB_BROADCAST;
-  op.dtype = DB_U64;
-  op.memory = DB_MEMORY_HOST;
-  op.send = op.recv = &chosen;
-  op.count = 1;
+  auto chosen = static_cast<int64_t>(wanted);
   try {
-    comm_->run(op);
+    comm_->run(tensors::broadcast_op(at::from_blob(&chosen, {1}, at::kLong), 0));
   } catch (const std::exception& cause) {
     explain(wanted, cause);
   }
-  return chosen;
+  return static_cast<size_t>(chosen);
 }
 
 void PeerSource::fill(size_t index, void* memory) {
@@ -283,15 +242,15 @@ void PeerSource::fill(size_t index, void* memory) {
   const at::ScalarType type = unit.plan.compute_type;
   const residency::InUse in_memory(unit.master);
   residency::BufferPool::Buffer room;
-  const void* shard = unit.master.const_data_ptr();
+  at::Tensor shard = unit.master;
   if (type != unit.plan.type && unit.layout.shard_numel > 0) {
     room = pool_.take(static_cast<size_t>(unit.layout.shard_numel) * c10::elementSize(type));
     const at::NoGradGuard no_grad;
-    device::over_memory(room.data(), unit.layout.shard_numel, type, unit.device).copy_(unit.master);
-    shard = room.data();
+    shard = room.as(type, unit.layout.shard_numel).copy_(unit.master);
   }
   try {
-    gather_unit(*comm_, unit.layout, type, shard, memory, pool_);
+    gather_unit(*comm_, unit.layout, shard,
+                device::over_memory(memory, unit.layout.numel, type, unit.device), pool_);
   } catch (const std::exception& cause) {
     explain(index, cause);
   }

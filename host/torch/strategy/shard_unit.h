@@ -66,6 +66,7 @@ class ShardUnit {
   void abandon();
   bool has_gradient() const;  // from an earlier backward
 
+  size_t number = 0;  // among its model's units
   PlannedUnit plan;
   c10::Device device;  // of all its memory
   sharding::ShardLayout layout;
@@ -81,14 +82,11 @@ class ShardUnit {
 
  private:
   void need_staging(residency::BufferPool& pool);
-  at::Tensor staging_view(const ShardMember& member);
-  std::vector<const void*> gradients_alone();
   void clear_padding();
-  void scale_gradient();
-  void add_to_gradient(const at::Tensor& reduced, double scale);
+  void add_to_gradient(const ShardMember& member, const at::Tensor& values, double scale);
 
-  residency::BufferPool::Buffer staging_;
-  void* staging_memory_ = nullptr;
+  at::Tensor staging_;                          // undefined: nothing is staged yet
+  residency::BufferPool::Buffer staging_room_;  // its memory, if that is not whole_gradient
   at::Tensor kept_;     // the gradient of earlier backwards, if staging would overwrite it
   at::Tensor reduced_;  // destination of the current reduction
   residency::BufferPool::Buffer room_;  // its memory, if that is not gradient

@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
-#include "base/log.h"
 #include "residency/intercept.h"
 #include "residency/unit.h"
 #include "strategy/model.h"
@@ -19,12 +17,10 @@
 
 namespace coupler::strategy {
 
-ShardedModel::~ShardedModel() = default;
-
 std::optional<ParameterPart> ShardedModel::part(size_t parameter) {
   const at::Tensor& whole = model().parameters[parameter].tensor;
   const Place place = places_[parameter];
-  if (place.unit < 0) {
+  if (place.unit == nullptr) {
     return ParameterPart{.parameter = parameter,
                          .begin = 0,
                          .end = whole.numel(),
@@ -33,17 +29,17 @@ std::optional<ParameterPart> ShardedModel::part(size_t parameter) {
                          .copies = comms_.world->size(),
                          .copy = comms_.world->rank()};
   }
-  const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
-  const ShardMember& member = unit.members[place.index];
+  const ShardMember& member = place.unit->members[place.index];
   const sharding::ShardPart& own = member.part;
   if (own.begin == own.end && own.numel > 0) return std::nullopt;
-  return ParameterPart{.parameter = parameter,
-                       .begin = own.begin,
-                       .end = own.end,
-                       .values = place_in(unit.master, own.shard_offset, {own.end - own.begin}),
-                       .optimizer_tensor = member.own,
-                       .copies = comms_.copies != nullptr ? comms_.copies->size() : 1,
-                       .copy = comms_.copies != nullptr ? comms_.copies->rank() : 0};
+  return ParameterPart{
+      .parameter = parameter,
+      .begin = own.begin,
+      .end = own.end,
+      .values = place_in(place.unit->master, own.shard_offset, {own.end - own.begin}),
+      .optimizer_tensor = member.own,
+      .copies = comms_.copies != nullptr ? comms_.copies->size() : 1,
+      .copy = comms_.copies != nullptr ? comms_.copies->rank() : 0};
 }
 
 void ShardedModel::parameters_changed(ParameterWriter) {
@@ -52,8 +48,7 @@ void ShardedModel::parameters_changed(ParameterWriter) {
   if (residency_ != nullptr) residency_->release_all();
   for (const auto& unit : units_) {
     if (unit->resident != nullptr) continue;
-    gather_unit(*comms_.group, unit->layout, unit->plan.type, unit->master.const_data_ptr(),
-                unit->whole.mutable_data_ptr(), pool_);
+    gather_unit(*comms_.group, unit->layout, unit->master, unit->whole, pool_);
   }
 }
 
@@ -61,8 +56,8 @@ void ShardedModel::parameters_changed(ParameterWriter) {
 at::Tensor ShardedModel::gradient_of(size_t parameter) const {
   if (!model().parameters[parameter].tensor.requires_grad()) return {};
   const Place place = places_[parameter];
-  if (place.unit < 0) return model().parameters[parameter].tensor.grad();
-  const at::Tensor& own = units_[static_cast<size_t>(place.unit)]->members[place.index].own;
+  if (place.unit == nullptr) return model().parameters[parameter].tensor.grad();
+  const at::Tensor& own = place.unit->members[place.index].own;
   return own.defined() ? own.grad() : at::Tensor();
 }
 
@@ -70,15 +65,15 @@ double ShardedModel::gradient_norm() {
   std::vector<at::Tensor> divided, replicated;
   for (size_t i = 0; i < places_.size(); ++i) {
     const at::Tensor gradient = gradient_of(i);
-    if (gradient.defined()) (places_[i].unit < 0 ? replicated : divided).push_back(gradient);
+    if (gradient.defined()) (places_[i].unit == nullptr ? replicated : divided).push_back(gradient);
   }
   const double sum = tensors::all_reduce_number(*comms_.group, sum_of_squares(divided), DB_SUM);
   const double norm = std::sqrt(sum + sum_of_squares(replicated));
   if (std::isfinite(norm)) return norm;
   // Every rank gets here, and all name the first parameter that is not finite on any rank.
-  const at::Tensor first = at::scalar_tensor(static_cast<int64_t>(first_not_finite()), at::kLong);
-  comms_.world->run(tensors::all_reduce_op(first, DB_MIN));
-  throw_not_finite(norm, static_cast<size_t>(first.item<int64_t>()), model());
+  const double first =
+      tensors::all_reduce_number(*comms_.world, static_cast<double>(first_not_finite()), DB_MIN);
+  throw_not_finite(norm, static_cast<size_t>(first), model());
 }
 
 // Includes gradients that were only accumulated, which are still with the parameters.
@@ -86,7 +81,7 @@ std::vector<at::Tensor> ShardedModel::own_gradients() {
   std::vector<at::Tensor> result = flat().gradients();
   for (size_t i = 0; i < places_.size(); ++i) {
     const at::Tensor& accumulated = model().parameters[i].tensor.grad();
-    if (places_[i].unit >= 0 && accumulated.defined()) result.push_back(accumulated);
+    if (places_[i].unit != nullptr && accumulated.defined()) result.push_back(accumulated);
   }
   return result;
 }
@@ -95,7 +90,7 @@ std::vector<at::Tensor> ShardedModel::own_gradients() {
 // separate unit. shard: master or gradient of its unit.
 at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard) {
   const Place place = places_[parameter];
-  const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+  const ShardUnit& unit = *place.unit;
   PlannedUnit alone = unit.plan;
   alone.parameters = {unit.plan.parameters[place.index]};
   const sharding::ShardLayout layout =
@@ -103,9 +98,8 @@ at::Tensor ShardedModel::gather_member(size_t parameter, const at::Tensor& shard
   const at::Tensor value = at::empty(model().parameters[parameter].tensor.sizes(), shard.options());
   const sharding::ShardPart& part = unit.members[place.index].part;
   const residency::InUse in_memory(shard);
-  const char* const own = static_cast<const char*>(shard.const_data_ptr()) +
-                          static_cast<size_t>(part.shard_offset) * shard.element_size();
-  gather_unit(*comms_.group, layout, shard.scalar_type(), own, value.mutable_data_ptr(), pool_);
+  const at::Tensor own = place_in(shard, part.shard_offset, {part.end - part.begin});
+  gather_unit(*comms_.group, layout, own, value, pool_);
   return value;
 }
 
@@ -114,11 +108,10 @@ at::Tensor ShardedModel::whole_gradient(size_t parameter) {
   const Place place = places_[parameter];
   const at::Tensor& here = model().parameters[parameter].tensor.grad();
   // A gradient that was only accumulated is still with the parameter.
-  if (place.unit < 0 || here.defined()) return here;
-  const at::Tensor known = at::scalar_tensor(gradient_of(parameter).defined() ? 1 : 0, at::kByte);
-  comms_.world->run(tensors::all_reduce_op(known, DB_MAX));
-  if (known.item<int>() == 0) return {};
-  return gather_member(parameter, units_[static_cast<size_t>(place.unit)]->gradient);
+  if (place.unit == nullptr || here.defined()) return here;
+  const double known = gradient_of(parameter).defined() ? 1 : 0;
+  if (tensors::all_reduce_number(*comms_.world, known, DB_MAX) == 0) return {};
+  return gather_member(parameter, place.unit->gradient);
 }
 
 std::vector<StateTensor> ShardedModel::state_tensors() {
@@ -138,20 +131,19 @@ std::vector<StateTensor> ShardedModel::state_tensors() {
 at::Tensor ShardedModel::whole_parameter(size_t parameter) {
   const at::NoGradGuard no_grad;
   const Place place = places_[parameter];
-  if (place.unit < 0 || units_[static_cast<size_t>(place.unit)]->resident == nullptr) {
+  if (place.unit == nullptr || place.unit->resident == nullptr) {
     return model().parameters[parameter].tensor.detach();
   }
-  return gather_member(parameter, units_[static_cast<size_t>(place.unit)]->master);
+  return gather_member(parameter, place.unit->master);
 }
 
 void ShardedModel::check_parameters() const {
   for (size_t i = 0; i < places_.size(); ++i) {
-    const Place place = places_[i];
-    if (place.unit < 0) continue;
-    const ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+    const ShardUnit* const unit = places_[i].unit;
+    if (unit == nullptr) continue;
     const ModelParameter& parameter = model().parameters[i];
-    const bool same = unit.resident == nullptr
-                          ? parameter.tensor.storage().data() == unit.whole.storage().data()
+    const bool same = unit->resident == nullptr
+                          ? parameter.tensor.storage().data() == unit->whole.storage().data()
                           : residency::has_intercept(parameter.tensor) &&
                                 residency::managed_storage_of(parameter.tensor) != nullptr;
     if (same) continue;

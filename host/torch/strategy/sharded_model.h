@@ -29,8 +29,7 @@ class ShardedModel : public Strategy,
   static std::shared_ptr<ShardedModel> make(Model model, ShardPlan plan,
                                             std::shared_ptr<comm::Communicator> comm,
                                             const config::TrainingConfig& config,
-                                            const config::CommunicationConfig& communication = {});
-  ~ShardedModel() override;
+                                            const config::CommunicationConfig& communication);
 
   std::optional<ParameterPart> part(size_t parameter) override;
   void parameters_changed(ParameterWriter) override;
@@ -48,8 +47,8 @@ class ShardedModel : public Strategy,
  private:
   // Where a parameter is: in a unit, or replicated (whole on every rank, its gradient averaged).
   struct Place {
-    int unit = -1;     // -1: replicated
-    size_t index = 0;  // in the unit's members, or in replicated_'s slots unless frozen
+    ShardUnit* unit = nullptr;  // null: replicated
+    size_t index = 0;           // in the unit's members, or in replicated_'s slots unless frozen
   };
   ShardedModel(Model model, ShardPlan plan, std::shared_ptr<comm::Communicator> comm,
                const config::TrainingConfig& config);

@@ -52,16 +52,16 @@ void ShardedModel::on_gradient(size_t parameter) {
   }
   const Place place = places_[parameter];
   const std::string& name = model().parameters[parameter].name;
-  if (place.unit < 0) {  // stays where it is until finish()
+  if (place.unit == nullptr) {  // stays where it is until finish()
     if (std::exchange(replicated_taken_[place.index], uint8_t{1}) != 0) throw_second_gradient(name);
     return;
   }
-  const auto number = static_cast<size_t>(place.unit);
-  if (units_[number]->members[place.index].taken) throw_second_gradient(name);
-  units_[number]->take_gradient(place.index, pool_);
-  if (units_[number]->complete()) {
-    completion_order_.push_back(number);
-    units_[number]->complete_here = true;
+  ShardUnit& unit = *place.unit;
+  if (unit.members[place.index].taken) throw_second_gradient(name);
+  unit.take_gradient(place.index, pool_);
+  if (unit.complete()) {
+    completion_order_.push_back(unit.number);
+    unit.complete_here = true;
   }
   launch_ready();
 }
@@ -163,11 +163,9 @@ void ShardedModel::take_rest(uint8_t* used) {
     const at::Tensor& parameter = model().parameters[i].tensor;
     if (!parameter.requires_grad()) continue;
     const Place place = places_[i];
-    ShardUnit* const unit =
-        place.unit < 0 ? nullptr : units_[static_cast<size_t>(place.unit)].get();
-    const bool taken = unit != nullptr && unit->members[place.index].taken;
+    const bool taken = place.unit != nullptr && place.unit->members[place.index].taken;
     used[i] = taken || parameter.grad().defined() ? 1 : 0;
-    if (unit != nullptr && !taken) unit->take_gradient(place.index, pool_);
+    if (place.unit != nullptr && !taken) place.unit->take_gradient(place.index, pool_);
   }
 }
 
@@ -206,12 +204,12 @@ void ShardedModel::publish(const at::Tensor& used) {
   for (size_t i = 0; i < places_.size(); ++i) {
     if (flags[i] == 0) continue;
     const Place place = places_[i];
-    if (place.unit < 0) {
+    if (place.unit == nullptr) {
       FlatSlot& slot = replicated_.slots()[place.index];
       slot.parameter.mutable_grad() = slot.gradient;
       continue;
     }
-    ShardMember& member = units_[static_cast<size_t>(place.unit)]->members[place.index];
+    ShardMember& member = place.unit->members[place.index];
     if (member.own.defined() && !member.used) member.own.mutable_grad() = member.gradient;
   }
 }
@@ -221,10 +219,10 @@ void ShardedModel::learn_launch_order() {
   order_learned_ = true;
   const std::vector<size_t> units =
       sharding::learned_reduce_order(completion_order_, launch_order_);
+  if (units.empty()) return;
   std::vector<int64_t> order(units.begin(), units.end());
   const at::Tensor shared =
       at::from_blob(order.data(), {static_cast<int64_t>(order.size())}, at::kLong);
-  if (order.empty()) return;
   comms_.world->run(tensors::broadcast_op(shared, 0));
   launch_order_.assign(order.begin(), order.end());
 }

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <utility>
 
 #include "base/log.h"
 #include "empty_weights/empty_weights.h"
@@ -52,9 +52,7 @@ ModelTypes planned_types(const ShardPlan& plan, const Model& model) {
   }
   for (const size_t index : plan.replicated) {
     const at::ScalarType type = model.parameters[index].tensor.scalar_type();
-    result.stored.insert(type);
-    result.computed.insert(type);
-    result.reduced.insert(type);
+    for (auto* types : {&result.stored, &result.computed, &result.reduced}) types->insert(type);
   }
   return result;
 }
@@ -107,14 +105,13 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<comm::Co
   for (const PlannedUnit& unit_plan : plan_.units) {
     const bool converts =
         unit_plan.compute_type != unit_plan.type || unit_plan.output_type.has_value();
-    units_.push_back(std::make_unique<ShardUnit>(unit_plan, this->model(), comms_.group->rank(),
-                                                 comms_.group->size()));
-    ShardUnit& unit = *units_.back();
+    ShardUnit& unit = *units_.emplace_back(std::make_unique<ShardUnit>(
+        unit_plan, this->model(), comms_.group->rank(), comms_.group->size()));
+    unit.number = units_.size() - 1;
     unit.plan.keep = unit.layout.keep(unit.plan.keep, converts, parameter_memory_ != nullptr);
     layouts.push_back(&unit.layout);
-    for (size_t i = 0; i < units_.back()->members.size(); ++i) {
-      places_[units_.back()->members[i].part.index] = {.unit = static_cast<int>(units_.size()) - 1,
-                                                       .index = i};
+    for (size_t i = 0; i < unit.members.size(); ++i) {
+      places_[unit.members[i].part.index] = {.unit = &unit, .index = i};
     }
     require_transfers(*comms_.group, unit_plan.compute_type, unit_plan.reduce_type);
   }
@@ -211,14 +208,14 @@ void ShardedModel::take_values() {
     comms_.world->run(tensors::broadcast_op(whole, 0));
     passed += static_cast<int64_t>(whole.nbytes());
     const Place place = places_[index];
-    if (place.unit < 0) {
+    if (place.unit == nullptr) {
       const at::Tensor& parameter = model().parameters[index].tensor;
       parameter.is_meta() ? empty_weights::put_value(parameter, whole)
                           : void(parameter.copy_(whole));
       move_to(parameter, model().device);
       return;
     }
-    ShardUnit& unit = *units_[static_cast<size_t>(place.unit)];
+    ShardUnit& unit = *place.unit;
     unit.take_value(place.index, whole);
     if (unit.whole.defined()) {
       const sharding::ShardPart& part = unit.members[place.index].part;
@@ -262,18 +259,24 @@ void ShardedModel::take_values() {
 }
 
 void ShardedModel::make_managed_parameters() {
-  residency::ResidencyOptions options{.prefetch = plan_.prefetch, .live_bytes = 0};
   size_t element = sizeof(float);
   for (const auto& unit : units_) {
     if (unit->plan.keep != DB_KEEP_ALWAYS) {
       element = std::max(element, c10::elementSize(unit->plan.compute_type));
     }
   }
-  options.live_bytes = plan_.live_elements * element;
   residency_ = std::make_unique<residency::Residency>(
-      std::make_unique<PeerSource>(resident_units_, comms_.gather, pool_), pool_, options);
+      std::make_unique<PeerSource>(resident_units_, comms_.gather, pool_), pool_,
+      residency::ResidencyOptions{.prefetch = plan_.prefetch,
+                                  .live_bytes = plan_.live_elements * element});
   for (const auto& unit : units_) {
-    const bool always = unit->plan.keep == DB_KEEP_ALWAYS;
+    if (unit->plan.keep == DB_KEEP_ALWAYS) {
+      for (const ShardMember& member : unit->members) {
+        empty_weights::set_value(
+            member.parameter, place_in(unit->whole, member.part.offset, member.parameter.sizes()));
+      }
+      continue;
+    }
     auto managed = std::make_unique<residency::Unit>();
     managed->name = unit->plan.name;
     const size_t size = c10::elementSize(unit->plan.compute_type);
@@ -287,19 +290,11 @@ void ShardedModel::make_managed_parameters() {
       managed_storage->device = unit->device;
       managed_storage->offset = static_cast<size_t>(member.part.offset) * size;
       const at::Tensor& parameter = member.parameter;
-      const at::Tensor data =
-          always ? place_in(unit->whole, member.part.offset, parameter.sizes())
-                 : make_managed(*managed_storage, parameter.sizes(), unit->plan.compute_type);
-      if (parameter.is_meta()) {
-        empty_weights::put_value(parameter, data);
-      } else {
-        empty_weights::set_value(parameter, data);
-      }
-      if (always) continue;
+      empty_weights::set_value(
+          parameter, make_managed(*managed_storage, parameter.sizes(), unit->plan.compute_type));
       residency::put_intercept(parameter);
       managed->storages.push_back(std::move(managed_storage));
     }
-    if (always) continue;
     resident_units_.push_back(unit.get());
     unit->resident = &residency_->add(std::move(managed));
   }
@@ -311,35 +306,33 @@ void ShardedModel::add_variables() {
   for (const auto& unit : units_) {
     unit->make_variables();
     unit->first_slot = flat().slots().size();
-    std::vector<size_t> order(unit->members.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return unit->members[a].part.shard_offset < unit->members[b].part.shard_offset;
+    std::vector<const ShardMember*> in_shard;  // in the order of its memory
+    for (const ShardMember& member : unit->members) {
+      if (member.part.begin < member.part.end) in_shard.push_back(&member);
+    }
+    std::sort(in_shard.begin(), in_shard.end(), [](const ShardMember* a, const ShardMember* b) {
+      return a->part.shard_offset < b->part.shard_offset;
     });
     std::vector<FlatSlot> slots;
     // A group's memory ends where a frozen part begins: kernels also update padding after a slot.
     const auto finish_group = [&](const at::Tensor& parameters, const at::Tensor& gradients) {
-      if (!slots.empty()) {
-        flat().add({.parameters = parameters,
-                    .gradients = gradients,
-                    .state_memory = optimizer_memory_.get()},
-                   std::move(slots));
-      }
-      slots.clear();
+      if (slots.empty()) return;
+      flat().add({.parameters = parameters,
+                  .gradients = gradients,
+                  .state_memory = optimizer_memory_.get()},
+                 std::exchange(slots, {}));
     };
-    for (const size_t i : order) {
-      const ShardMember& member = unit->members[i];
-      if (member.part.begin == member.part.end) continue;
-      if (!member.own.defined()) {
-        const int64_t end = member.part.shard_offset;
+    for (const ShardMember* const member : in_shard) {
+      if (!member->own.defined()) {
+        const int64_t end = member->part.shard_offset;
         finish_group(place_in(unit->master, 0, {end}), place_in(unit->gradient, 0, {end}));
         continue;
       }
-      slots.push_back({.name = member.name,
-                       .parameter = member.own,
-                       .gradient = member.gradient,
-                       .offset = member.part.shard_offset,
-                       .numel = member.part.end - member.part.begin});
+      slots.push_back({.name = member->name,
+                       .parameter = member->own,
+                       .gradient = member->gradient,
+                       .offset = member->part.shard_offset,
+                       .numel = member->part.end - member->part.begin});
     }
     finish_group(with_padding(*unit, unit->master), with_padding(*unit, unit->gradient));
     unit->end_slot = flat().slots().size();
