@@ -44,14 +44,6 @@ LocalSgd::LocalSgd(const config::CommunicationConfig& config, FlatParameters& fl
   }
 }
 
-void LocalSgd::average_if_due() {
-  if (since_average_ >= steps_) average();
-}
-
-void LocalSgd::synchronize() {
-  if (since_average_ > 0) average();
-}
-
 void LocalSgd::restart() {
   since_average_ = 0;
   for (size_t i = 0; i < previous_.size(); ++i) previous_[i].copy_(flat_.groups()[i].parameters);
@@ -90,9 +82,8 @@ DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> 
     : Strategy(std::move(described)), optimizer_memory_(place_for_state(memory, model().device)) {
   const bool several = comm != nullptr && comm->size() > 1;
   if (several) {
-    copies_ = comm->size();
-    copy_ = comm->rank();
-    comm->verify(shared_settings_of(model()));
+    comm_ = std::move(comm);
+    comm_->verify(shared_settings_of(model()));
   }
   make_meta_tensors();
   NamedTensors trainable;
@@ -119,13 +110,12 @@ DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> 
   if (!several) return;
 
   for (const FlatGroup& group : flat().groups())
-    comm->run(tensors::broadcast_op(group.parameters, 0));
+    comm_->run(tensors::broadcast_op(group.parameters, 0));
   std::vector<at::Tensor> rest = frozen;
   rest.insert(rest.end(), buffers.begin(), buffers.end());
-  tensors::broadcast_coalesced(*comm, rest, 0);
+  tensors::broadcast_coalesced(*comm_, rest, 0);
   if (trainable.empty()) return;
   if (config.broadcast_buffers) buffers_ = std::move(buffers);
-  comm_ = std::move(comm);
   if (communication.local_sgd_steps > 0) {
     local_sgd_ = std::make_unique<LocalSgd>(communication, flat(), comm_, buffers_);
     return;
@@ -203,8 +193,8 @@ std::optional<ParameterPart> DataParallel::part(size_t parameter) {
                        .end = whole.numel(),
                        .values = whole.detach(),
                        .optimizer_tensor = whole,
-                       .copies = copies_,
-                       .copy = copy_};
+                       .copies = comm_ != nullptr ? comm_->size() : 1,
+                       .copy = comm_ != nullptr ? comm_->rank() : 0};
 }
 
 // Gradients are equal on every rank, so all ranks throw the same error.

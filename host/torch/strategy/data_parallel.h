@@ -34,10 +34,14 @@ class LocalSgd {
   // Call after each step of an optimizer, on every rank.
   void stepped() { ++since_average_; }
   // Averages if the set number of steps was taken since the last average; then collective.
-  void average_if_due();
+  void average_if_due() {
+    if (since_average_ >= steps_) average();
+  }
   void set_steps(int64_t steps) { steps_ = steps; }
   // Averages if steps were taken since the last average; then collective.
-  void synchronize();
+  void synchronize() {
+    if (since_average_ > 0) average();
+  }
   // Forgets those steps: the parameters in memory are now equal on all ranks.
   void restart();
   // With momentum: the velocity of each parameter.
@@ -96,13 +100,12 @@ class DataParallel : public Strategy {
 
   std::unique_ptr<residency::OffloadedMemory>
       optimizer_memory_;                      // null: optimizer state is not offloaded
-  std::shared_ptr<comm::Communicator> comm_;  // null for one process, or if nothing is trained
+  std::shared_ptr<comm::Communicator> comm_;  // null for one process
   std::vector<at::Tensor> buffers_;           // set to rank 0's with each average
   std::shared_ptr<LocalGradients> local_;     // used while gradients are not averaged
   std::shared_ptr<GradientReducer> reducer_;  // null for one process, or if LocalSGD is configured
   std::unique_ptr<LocalSgd> local_sgd_;       // null: not used so far
   bool in_local_sgd_ = false;                 // between its begin and end, with a reducer
-  int copies_ = 1, copy_ = 0;                 // number of ranks, and this one
 };
 
 }  // namespace coupler::strategy

@@ -112,10 +112,6 @@ std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGro
       ranks_);
 }
 
-void GradientCompression::begin_backward() {
-  if (power_sgd_ != nullptr) power_sgd_->begin();
-}
-
 std::vector<StateTensor> GradientCompression::state_tensors() const {
   std::vector<StateTensor> result;
   for (const FlatSlot& slot : flat_.slots()) {

@@ -30,7 +30,9 @@ class GradientCompression {
                                                 size_t end_slot, int64_t begin,
                                                 const at::Tensor& memory);
   // Call before the first bucket of each reduced backward.
-  void begin_backward();
+  void begin_backward() {
+    if (power_sgd_ != nullptr) power_sgd_->begin();
+  }
   // The state this rank carries.
   std::vector<StateTensor> state_tensors() const;
 

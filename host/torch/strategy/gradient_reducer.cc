@@ -63,14 +63,9 @@ void BucketTuner::choose_fastest(comm::Communicator& comm) {
     std::sort(times.begin() + 1, times.end());
     medians.push_back(times[1 + (times.size() - 1) / 2]);
   }
-  db_op op{};
-  op.kind = DB_ALL_REDUCE;
-  op.dtype = DB_F64;
-  op.reduce = DB_MAX;
-  op.memory = DB_MEMORY_HOST;
-  op.send = op.recv = medians.data();
-  op.count = medians.size();
-  comm.run(op);
+  const at::Tensor slowest =
+      at::from_blob(medians.data(), {static_cast<int64_t>(medians.size())}, at::kDouble);
+  comm.run(tensors::all_reduce_op(slowest, DB_MAX));
   const auto best = std::min_element(medians.begin(), medians.end());
   current_ = *best < kMargin * medians[0] ? static_cast<size_t>(best - medians.begin()) : 0;
   if (log_enabled(LogLevel::kInfo, "strategy")) {
@@ -88,6 +83,12 @@ namespace {
 
 constexpr double kDeviceCap = 25;  // MiB
 
+int64_t gradient_bytes(const FlatParameters& flat) {
+  size_t bytes = 0;
+  for (const FlatGroup& group : flat.groups()) bytes += group.gradients.nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -101,22 +102,14 @@ GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<comm::Com
       comm_(std::move(comm)),
       buffers_(std::move(buffers)),
       compression_(communication, flat, *comm_),
-      tuner_(
-          [&flat] {
-            int64_t bytes = 0;
-            for (const FlatGroup& group : flat.groups()) {
-              bytes += static_cast<int64_t>(group.gradients.nbytes());
-            }
-            return bytes;
-          }(),
-          // Timing a device's queue proves nothing, so devices use the bucket size of torch's DDP.
-          bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb) {
+      // Timing a device's queue proves nothing, so devices use the bucket size of torch's DDP.
+      tuner_(gradient_bytes(flat),
+             bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb) {
   scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
   taken_.resize(flat_.slots().size());
   for (const FlatGroup& group : flat_.groups()) {
     const at::Tensor& memory = group.gradients;
-    if (memory.defined())
-      registered_.push_back(comm_->register_memory(memory.data_ptr(), memory.nbytes()));
+    registered_.push_back(comm_->register_memory(memory.data_ptr(), memory.nbytes()));
   }
   cut_buckets();
 }
@@ -305,10 +298,8 @@ void GradientReducer::finish() {
       slot.gradient.zero_();
     }
   }
-  flat_.flags().fill_(1);
-  for (size_t i = 0; i < taken_.size(); ++i) {
-    if (taken_[i] == 0) flat_.flags()[static_cast<int64_t>(i)] = 0;
-  }
+  flat_.flags().copy_(
+      at::from_blob(taken_.data(), {static_cast<int64_t>(taken_.size())}, at::kByte));
   const size_t complete_here = has_consumers() ? next_bucket_ : 0;
   while (next_bucket_ < buckets_.size()) launch(buckets_[next_bucket_++]);
   while (advance_earlier_buckets(buckets_.size())) {

@@ -6,10 +6,6 @@
 
 namespace coupler::strategy {
 
-void GradientSync::add_consumer(const std::shared_ptr<GradientConsumer>& consumer) {
-  consumers_.push_back(consumer);
-}
-
 bool GradientSync::has_consumers() const {
   return std::any_of(consumers_.begin(), consumers_.end(),
                      [](const auto& consumer) { return !consumer.expired(); });
@@ -63,11 +59,6 @@ void LocalGradients::end_backward() {
     const at::NoGradGuard no_grad;
     for (at::Tensor& gradient : flat_.gradients()) gradient.mul_(factor_);
   }
-  factor_ = 1;
-}
-
-void LocalGradients::abandon_backward() {
-  active_ = false;
   factor_ = 1;
 }
 

@@ -47,7 +47,9 @@ class GradientSync {
   virtual void abandon_backward() = 0;
 
   // Gives gradients to the consumer while backward runs, for as long as it lives.
-  virtual void add_consumer(const std::shared_ptr<GradientConsumer>& consumer);
+  virtual void add_consumer(const std::shared_ptr<GradientConsumer>& consumer) {
+    consumers_.push_back(consumer);
+  }
   // Whether there is a consumer; then gradients may be gone after a backward.
   bool has_consumers() const;
 
@@ -73,7 +75,10 @@ class LocalGradients final : public GradientSync,
 
   void begin_backward(double factor) override { factor_ = factor; }
   void end_backward() override;
-  void abandon_backward() override;
+  void abandon_backward() override {
+    active_ = false;
+    factor_ = 1;
+  }
   void add_consumer(const std::shared_ptr<GradientConsumer>& consumer) override;
 
  private:

@@ -25,15 +25,11 @@ class Describer {
   }
   void add_parameter(size_t module, const std::string& name, const at::Tensor& tensor) {
     const std::string path = join(module, name);
-    if (!is_new(tensor, path)) return;
-    require_near(path, tensor);
-    model_.parameters.push_back({path, tensor, module});
+    if (is_new(tensor, path)) model_.parameters.push_back({path, tensor, module});
   }
   void add_buffer(size_t module, const std::string& name, const at::Tensor& tensor) {
     const std::string path = join(module, name);
-    if (!is_new(tensor, path)) return;
-    require_near(path, tensor);
-    model_.buffers.emplace_back(path, tensor);
+    if (is_new(tensor, path)) model_.buffers.emplace_back(path, tensor);
   }
   std::string join(size_t module, const std::string& name) const {
     const std::string& path = model_.modules[module].name;
@@ -52,7 +48,11 @@ class Describer {
   bool is_new(const at::Tensor& tensor, const std::string& path) {
     if (!tensor.defined()) return false;
     const auto [first, is_new] = seen_.emplace(tensor.unsafeGetTensorImpl(), path);
-    if (!is_new) model_.aliases.emplace_back(path, first->second);
+    if (is_new) {
+      require_near(path, tensor);
+    } else {
+      model_.aliases.emplace_back(path, first->second);
+    }
     return is_new;
   }
   void require_near(const std::string& name, const at::Tensor& tensor) const {

@@ -76,12 +76,11 @@ class Checker {
                          known.name, toString(known.tensor.scalar_type())),
              known.name);
     }
-    const bool converts = c10::isFloatingType(result.type);
-    result.compute_type =
-        converts ? type_of(unit.compute_dtype, result.type, result.name) : result.type;
-    result.reduce_type =
-        converts ? type_of(unit.reduce_dtype, result.compute_type, result.name) : result.type;
-    if (converts && unit.output_dtype != 0) {
+    result.compute_type = result.reduce_type = result.type;
+    if (!c10::isFloatingType(result.type)) return result;
+    result.compute_type = type_of(unit.compute_dtype, result.type, result.name);
+    result.reduce_type = type_of(unit.reduce_dtype, result.compute_type, result.name);
+    if (unit.output_dtype != 0) {
       result.output_type = type_of(unit.output_dtype, result.type, result.name);
     }
     return result;

@@ -20,6 +20,15 @@ constexpr int64_t kMinRate = 2;
 int64_t rows_of(at::IntArrayRef sizes) { return sizes[0]; }
 int64_t columns_of(at::IntArrayRef sizes) { return c10::multiply_integers(sizes.slice(1)); }
 
+// Orthonormal columns that span at least the matrix's columns. Not finite if the matrix is not.
+at::Tensor orthogonal_columns(const at::Tensor& matrix) {
+  if (matrix.size(1) == 1) {
+    // The tiny addend keeps a column of zeros zero.
+    return matrix / (at::linalg_vector_norm(matrix) + 1e-30);
+  }
+  return std::get<0>(at::linalg_qr(matrix));
+}
+
 }  // namespace
 
 PowerSgd::PowerSgd(const config::CommunicationConfig& config, const FlatParameters& flat, bool says)
@@ -56,10 +65,6 @@ PowerSgd::PowerSgd(const config::CommunicationConfig& config, const FlatParamete
   }
 }
 
-void PowerSgd::begin() { steps_.add_(1); }
-
-bool PowerSgd::started() const { return *steps_.const_data_ptr<int64_t>() >= start_; }
-
 bool PowerSgd::compresses(at::IntArrayRef sizes) const {
   if (sizes.size() < 2) return false;
   const int64_t rows = rows_of(sizes), columns = columns_of(sizes);
@@ -76,16 +81,6 @@ at::Tensor PowerSgd::first_factor(size_t slot) {
     factor.copy_(at::randn(factor.sizes(), generator, at::kFloat));
   }
   return orthogonal_columns(factor);
-}
-
-void PowerSgd::keep(size_t slot, const at::Tensor& factor) { factors_[slot].copy_(factor); }
-
-at::Tensor orthogonal_columns(const at::Tensor& matrix) {
-  if (matrix.size(1) == 1) {
-    // The tiny addend keeps a column of zeros zero.
-    return matrix / (at::linalg_vector_norm(matrix) + 1e-30);
-  }
-  return std::get<0>(at::linalg_qr(matrix));
 }
 
 PowerSgdReduction::PowerSgdReduction(PowerSgd& state, const std::vector<FlatSlot>& slots,

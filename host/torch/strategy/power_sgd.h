@@ -24,15 +24,15 @@ class PowerSgd {
   PowerSgd(const config::CommunicationConfig& config, const FlatParameters& flat, bool says);
 
   // Call before each reduction of all buckets. Counts the steps, which are carried, too.
-  void begin();
-  bool started() const;
+  void begin() { steps_.add_(1); }
+  bool started() const { return *steps_.const_data_ptr<int64_t>() >= start_; }
   // Whether a parameter of these sizes is sent as two narrow matrices, i.e. whether they have less
   // than half of its elements.
   bool compresses(at::IntArrayRef sizes) const;
   // The factor that a slot's reduction begins with: [others, rank], with orthogonal columns, the
   // same on every rank.
   at::Tensor first_factor(size_t slot);
-  void keep(size_t slot, const at::Tensor& factor);
+  void keep(size_t slot, const at::Tensor& factor) { factors_[slot].copy_(factor); }
   int64_t rank() const { return rank_; }
 
   // By slot: [others, rank]; undefined if it is not compressed, zeros before its first reduction.
@@ -45,9 +45,6 @@ class PowerSgd {
   std::vector<at::Tensor> factors_;
   at::Tensor steps_;
 };
-
-// Orthonormal columns that span at least the matrix's columns. Not finite if the matrix is not.
-at::Tensor orthogonal_columns(const at::Tensor& matrix);
 
 class PowerSgdReduction final : public BucketReduction {
  public:
