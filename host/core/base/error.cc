@@ -231,6 +231,10 @@ void fail_argument(const std::string& message, std::string_view subject, std::st
   fail(ErrorCode::kInvalidArgument, message, subject, hint);
 }
 
+void fail_usage(const std::string& message, std::string_view subject, std::string_view hint) {
+  fail(ErrorCode::kUsage, message, subject, hint);
+}
+
 std::string errno_message() { return std::generic_category().message(errno); }
 
 }  // namespace coupler

@@ -30,7 +30,11 @@ void set_error_line_open(bool open) noexcept;
 
 // Throws Error(kInvalidArgument). subject: the argument concerned.
 [[noreturn]] void fail_argument(const std::string& message, std::string_view subject,
-                                std::string_view hint);
+                                std::string_view hint = "");
+
+// Throws Error(kUsage). subject: the call, or the object that it was made on.
+[[noreturn]] void fail_usage(const std::string& message, std::string_view subject,
+                             std::string_view hint);
 
 // errno's message for the call that has just failed: "No such file or directory".
 std::string errno_message();

@@ -5,19 +5,40 @@
 #include <coupler/error.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <functional>
 #include <map>
+#include <utility>
+
+#include "base/error.h"
 
 namespace coupler::tensors {
 namespace {
 
+constexpr std::array<std::pair<at::ScalarType, db_dtype>, 15> kSentTypes{{
+    {at::kChar, DB_I8},
+    {at::kByte, DB_U8},
+    {at::kShort, DB_I16},
+    {at::kUInt16, DB_U16},
+    {at::kInt, DB_I32},
+    {at::kUInt32, DB_U32},
+    {at::kLong, DB_I64},
+    {at::kUInt64, DB_U64},
+    {at::kHalf, DB_F16},
+    {at::kBFloat16, DB_BF16},
+    {at::kFloat, DB_F32},
+    {at::kDouble, DB_F64},
+    {at::kBool, DB_BOOL},
+    {at::kFloat8_e4m3fn, DB_F8_E4M3FN},
+    {at::kFloat8_e5m2, DB_F8_E5M2},
+}};
+
 [[noreturn]] void refuse_tensor(const at::Tensor& tensor) {
-  throw Error(
-      ErrorCode::kInvalidArgument,
+  fail_argument(
       fmt::format("a collective needs a dense, contiguous tensor, not one of shape [{}] on {}{}",
                   fmt::join(tensor.sizes(), ", "), tensor.device().str(),
                   tensor.layout() != at::kStrided ? ", not dense" : ""),
-      {.hint = "call .contiguous() (and .to_dense()) on it first"});
+      "", "call .contiguous() (and .to_dense()) on it first");
 }
 
 void require_plain(const at::Tensor& tensor) {
@@ -48,43 +69,13 @@ void require_dense(const at::Tensor& tensor) {
 }
 
 db_dtype to_db_dtype(at::ScalarType type) {
-  switch (type) {
-    case at::kChar:
-      return DB_I8;
-    case at::kByte:
-      return DB_U8;
-    case at::kShort:
-      return DB_I16;
-    case at::kUInt16:
-      return DB_U16;
-    case at::kInt:
-      return DB_I32;
-    case at::kUInt32:
-      return DB_U32;
-    case at::kLong:
-      return DB_I64;
-    case at::kUInt64:
-      return DB_U64;
-    case at::kHalf:
-      return DB_F16;
-    case at::kBFloat16:
-      return DB_BF16;
-    case at::kFloat:
-      return DB_F32;
-    case at::kDouble:
-      return DB_F64;
-    case at::kBool:
-      return DB_BOOL;
-    case at::kFloat8_e4m3fn:
-      return DB_F8_E4M3FN;
-    case at::kFloat8_e5m2:
-      return DB_F8_E5M2;
-    default:
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("tensors of type {} cannot be sent between ranks", toString(type)),
-                  {.subject = toString(type),
-                   .hint = "convert to an integer, bool or floating type, or view_as_real it"});
+  for (const auto& [torch, sent] : kSentTypes) {
+    if (torch == type) return sent;
   }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("tensors of type {} cannot be sent between ranks", toString(type)),
+              {.subject = toString(type),
+               .hint = "convert to an integer, bool or floating type, or view_as_real it"});
 }
 
 db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce) {
@@ -106,17 +97,33 @@ db_op all_gather_op(const at::Tensor& input, const at::Tensor& output) {
   return op;
 }
 
+db_op host_op(db_kind kind, db_dtype dtype, const void* send, void* recv, uint64_t count) {
+  db_op op{};
+  op.kind = kind;
+  op.dtype = dtype;
+  op.send = send;
+  op.recv = recv;
+  op.count = count;
+  op.memory = DB_MEMORY_HOST;
+  return op;
+}
+
 // Calls run on each message; with keep, then copies the message back to its tensors.
 static void coalesced(const std::vector<at::Tensor>& tensors, bool keep,
                       const std::function<void(const at::Tensor& message)>& run) {
   at::NoGradGuard no_grad;
-  std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> by_type;
+  std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> small;
+  std::vector<std::vector<at::Tensor>> messages;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.numel() > 0) {
-      by_type[{tensor.device().type(), tensor.scalar_type()}].push_back(tensor);
+    if (tensor.numel() == 0) continue;
+    if (static_cast<int64_t>(tensor.nbytes()) > kPackUpTo) {
+      messages.push_back({tensor});
+    } else {
+      small[{tensor.device().type(), tensor.scalar_type()}].push_back(tensor);
     }
   }
-  for (auto& [type, list] : by_type) {
+  for (auto& [type, list] : small) messages.push_back(std::move(list));
+  for (const std::vector<at::Tensor>& list : messages) {
     if (list.size() == 1 && list[0].is_contiguous()) {
       run(list[0]);
       continue;

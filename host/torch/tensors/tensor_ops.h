@@ -28,7 +28,16 @@ db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
 // input [n…] of every rank into output [world_size, n…].
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
 
-// Many tensors in a few messages, in place: packed by dtype, sent, unpacked.
+// An operation on host memory, with `count` elements of the type as described for its kind. A
+// barrier needs none of them.
+db_op host_op(db_kind kind, db_dtype dtype = DB_U8, const void* send = nullptr,
+              void* recv = nullptr, uint64_t count = 0);
+
+// Tensors up to this many bytes share a message: copying larger ones costs more than a message.
+constexpr int64_t kPackUpTo = int64_t{64} << 10;
+
+// Many tensors, in place, in few messages: small ones are packed by device and type. Skips empty
+// and undefined tensors.
 void broadcast_coalesced(comm::Communicator& comm, const std::vector<at::Tensor>& tensors,
                          int root);
 void all_reduce_coalesced(comm::Communicator& comm, const std::vector<at::Tensor>& tensors,
