@@ -456,10 +456,10 @@ class Accelerator : public Processes {
   Scheduler prepare_scheduler(const Schedule& schedule);
   Scheduler prepare_scheduler(const TorchSchedule& schedule);
   void bind_schedulers();
-  void prepare_loader(std::shared_ptr<detail::LoaderView> loader);
+  void prepare_loader(std::shared_ptr<detail::LoaderCore> loader);
   // How loaders communicate with the other ranks; null if there are none.
   std::shared_ptr<detail::LoaderPeers> loader_peers() const;
-  ScopeGuard begin_join(std::shared_ptr<detail::LoaderView> only, std::optional<bool> even_batches);
+  ScopeGuard begin_join(std::shared_ptr<detail::LoaderCore> only, std::optional<bool> even_batches);
   ScopeGuard begin_accumulate(const std::vector<detail::ModelRef>& models);
   ScopeGuard begin_no_sync(const std::vector<detail::ModelRef>& models);
   void trigger_sync_of(const detail::ModelRef& model);

@@ -12,9 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <mutex>
 #include <optional>
-#include <string_view>
 #include <thread>
 
 #include "accelerator/checkpoints.h"
@@ -23,14 +21,15 @@
 #include "accelerator/profile.h"
 #include "activations/activation_offload.h"
 #include "activations/forward_recorder.h"
+#include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "config/config.h"
 #include "config/validate.h"
 #include "data/loader.h"
 #include "device/device.h"
 #include "device/device_memory.h"
 #include "dry_run/dry_run.h"
-#include "estimate/ledger.h"
 #include "estimate/settings.h"
 #include "precision/precision.h"
 #include "rendezvous/job_file.h"
@@ -64,12 +63,8 @@ std::optional<int> exit_status;
 // Lets the process end without LibTorch's destructors (see the definition).
 void allow_fast_exit() {
 #ifndef COUPLER_SANITIZED
-  static std::once_flag once;
-  std::call_once(once, [] {
-    const char* setting = std::getenv("COUPLER_FAST_EXIT");
-    if (setting != nullptr && std::string_view(setting) == "0") return;
-    on_exit([](int status, void*) { exit_status = status; }, nullptr);
-  });
+  if (environment_value("COUPLER_FAST_EXIT") == "0") return;
+  on_exit([](int status, void*) { exit_status = status; }, nullptr);
 #endif
 }
 
@@ -83,7 +78,7 @@ void keep_large_blocks() {
 // Sets LibTorch's thread count to cores / local_world, at least 1, unless OMP_NUM_THREADS is set.
 void limit_threads(int local_world_size) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(std::max(1, cores / std::max(1, local_world_size)));
 }
 
@@ -119,10 +114,9 @@ plugin::Plugin choose_host_side(const config::BackendConfig& backend,
 void make_dry(dry_run::DryRun& run, config::Config& config,
               const rendezvous::ProcessInfo& process) {
   if (process.world_size > 1) {
-    throw Error(ErrorCode::kUsage,
-                fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world_size),
-                {.subject = "COUPLER_ESTIMATE",
-                 .hint = "a dry run is one process: start the program with `coupler estimate`"});
+    fail_usage(fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world_size),
+               "COUPLER_ESTIMATE",
+               "a dry run is one process: start the program with `coupler estimate`");
   }
   config.checkpoint = {};
   config.checkpoint.resume = "no";
@@ -131,8 +125,8 @@ void make_dry(dry_run::DryRun& run, config::Config& config,
   config.profile = {};
   config.training.device = "cpu";
   run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
-  static thread_local std::optional<dry_run::RealTensors> reading;
-  detail::set_reading_hooks({[] { reading.emplace(); }, [] { reading.reset(); }});
+  detail::set_reading_scope(
+      []() -> std::shared_ptr<void> { return std::make_shared<dry_run::RealTensors>(); });
 }
 
 }  // namespace
@@ -168,7 +162,6 @@ Accelerator::Impl::Impl(config::Config loaded)
        .name = "world",
        .device = device.is_cpu() ? nullptr : std::make_shared<device::TorchDeviceMemory>(device),
        .host_side = [this] { return choose_host_side(config.backend, process); }});
-  if (process.world_size > 1) set_current_communicator(comm.get());
   if (autocast_type == at::kHalf)
     scaler = std::make_unique<optim::GradScaler>(config.training, comm);
   profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
@@ -178,7 +171,6 @@ Accelerator::Impl::Impl(config::Config loaded)
 Accelerator::Impl::~Impl() {
   checkpoints.reset();  // its thread may still write the models' state
   profile.reset();
-  set_current_communicator(nullptr);
   activations::ForwardRecorder::of_this_thread().forget_all();
   activations::ActivationOffload::of_process().forget_all();
   activations::ActivationOffload::of_process().set_default(false);
@@ -192,8 +184,8 @@ std::shared_ptr<strategy::Strategy> Accelerator::Impl::find(const void* identity
   return nullptr;
 }
 
-std::shared_ptr<detail::LoaderView> Accelerator::Impl::current_loader() const {
-  std::shared_ptr<detail::LoaderView> result;
+std::shared_ptr<detail::LoaderCore> Accelerator::Impl::current_loader() const {
+  std::shared_ptr<detail::LoaderCore> result;
   for (const auto& weak : loaders) {
     auto loader = weak.lock();
     if (loader == nullptr || !loader->in_loop()) continue;
@@ -207,8 +199,8 @@ std::shared_ptr<detail::LoaderView> Accelerator::Impl::current_loader() const {
 strategy::Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model) const {
   if (const auto found = find(model.identity)) return *found;
   const std::string name = model.module != nullptr ? model.module->name() : "TorchScript module";
-  throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was not prepared", name),
-              {.subject = name, .hint = "pass it to accelerator.prepare first"});
+  fail_usage(fmt::format("the model '{}' was not prepared", name), name,
+             "pass it to accelerator.prepare first");
 }
 
 Accelerator::Accelerator(int& argc, char** argv, const AcceleratorOptions& options) {
@@ -225,11 +217,11 @@ void Accelerator::start(config::Config config) {
   impl_ = std::make_unique<Impl>(std::move(config));
   const rendezvous::ProcessInfo& process = impl_->process;
   set_place({process.rank, process.world_size, process.local_rank, process.local_world_size});
-  set_current_accelerator(this);
+  set_current(this, process.world_size > 1 ? impl_->comm.get() : nullptr);
 }
 
 Accelerator::~Accelerator() {
-  if (current_accelerator() == this) set_current_accelerator(nullptr);
+  if (current_accelerator() == this) set_current(nullptr, nullptr);
 }
 
 at::Device Accelerator::device() const { return impl_->device; }

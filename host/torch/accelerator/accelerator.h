@@ -8,7 +8,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "accelerator/accumulation.h"
@@ -53,7 +52,7 @@ class Accelerator::Impl {
   strategy::Strategy& strategy_of(const detail::ModelRef& model) const;
 
   // The prepared loader of the innermost current loop; null outside of loops.
-  std::shared_ptr<detail::LoaderView> current_loader() const;
+  std::shared_ptr<detail::LoaderCore> current_loader() const;
   // The sample counts of this rank's current batch; empty outside of a loop.
   std::optional<detail::BatchSamples> batch_samples() const;
 
@@ -88,7 +87,7 @@ class Accelerator::Impl {
   std::vector<PreparedOptimizer> optimizers;
   std::vector<std::weak_ptr<optim::SchedulerCore>> schedulers;
   std::vector<std::weak_ptr<optim::SchedulerCore>> unbound_schedulers;  // of the current prepare
-  std::vector<std::weak_ptr<detail::LoaderView>> loaders;
+  std::vector<std::weak_ptr<detail::LoaderCore>> loaders;
   Accumulation accumulation{config.training};
   Tracking tracking;
   bool trigger = false;                      // set on this rank since the last check

@@ -8,11 +8,9 @@ namespace coupler {
 
 class Accelerator;
 
-comm::Communicator* current_communicator();  // null: no Accelerator, or one process
-void set_current_communicator(comm::Communicator* communicator);
-
-// The Accelerator, the latest one if a program has several; null: none.
+// The latest Accelerator if a program has several; null: none.
 Accelerator* current_accelerator();
-void set_current_accelerator(Accelerator* accelerator);
+comm::Communicator* current_communicator();  // null: no Accelerator, or one process
+void set_current(Accelerator* accelerator, comm::Communicator* communicator);
 
 }  // namespace coupler

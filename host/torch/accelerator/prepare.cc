@@ -1,6 +1,5 @@
 // How the Accelerator prepares models, optimizers and data loaders.
 #include <coupler/accelerator.h>
-#include <coupler/error.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "accelerator/profile.h"
 #include "activations/activation_offload.h"
 #include "activations/forward_recorder.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/units.h"
@@ -50,8 +50,8 @@ std::string describe_size(const strategy::Model& model) {
 
 void Accelerator::Impl::add(strategy::Model model) {
   if (find(model.identity) != nullptr) {
-    throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
-                {.subject = model.name, .hint = "prepare each model once"});
+    fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
+               "prepare each model once");
   }
   if ((process.world_size > 1 || comm->can_shard()) && gradient_comm == nullptr) {
     gradient_comm = comm->split(0, process.rank, "gradients");
@@ -115,8 +115,7 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
         return !other.state.expired() && other.optimizer == &optimizer &&
                other.first_parameter.is_same(first);
       })) {
-    throw Error(ErrorCode::kUsage, "an optimizer was prepared twice",
-                {.hint = "prepare each optimizer once"});
+    fail_usage("an optimizer was prepared twice", "", "prepare each optimizer once");
   }
   std::vector<strategy::Strategy*> models;
   for (const auto& group : optimizer.param_groups()) {
@@ -130,13 +129,12 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
         continue;
       }
       if (!parameter.requires_grad()) continue;
-      throw Error(
-          ErrorCode::kUsage,
-          fmt::format("the optimizer holds a parameter of shape [{}] that belongs to no "
-                      "prepared model",
-                      fmt::join(parameter.sizes(), ", ")),
-          {.hint = "make the optimizer from model->parameters() of a model given to the same "
-                   "or an earlier prepare"});
+      fail_usage(fmt::format("the optimizer holds a parameter of shape [{}] that belongs to no "
+                             "prepared model",
+                             fmt::join(parameter.sizes(), ", ")),
+                 "",
+                 "make the optimizer from model->parameters() of a model given to the same "
+                 "or an earlier prepare");
     }
   }
   impl_->check_memory(nullptr, state_factor(optimizer));
@@ -214,7 +212,7 @@ void Accelerator::bind_schedulers() {
   impl_->schedulers.insert(impl_->schedulers.end(), unbound.begin(), unbound.end());
 }
 
-void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderView> loader) {
+void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
   // Loaders that are recreated for every epoch must not accumulate.
   std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
   loader->set_on_step_end([impl = impl_.get()] {

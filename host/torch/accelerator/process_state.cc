@@ -1,9 +1,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <coupler/accelerator.h>
 #include <coupler/batch_size.h>
@@ -12,7 +9,6 @@
 #include <coupler/processes.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -22,6 +18,7 @@
 
 #include "accelerator/accelerator.h"
 #include "accelerator/current.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "device/device_memory.h"
 #include "rendezvous/process_info.h"
@@ -44,10 +41,12 @@ Accelerator* accelerator_now = nullptr;
 
 }  // namespace
 
-comm::Communicator* current_communicator() { return communicator_now; }
-void set_current_communicator(comm::Communicator* communicator) { communicator_now = communicator; }
 Accelerator* current_accelerator() { return accelerator_now; }
-void set_current_accelerator(Accelerator* accelerator) { accelerator_now = accelerator; }
+comm::Communicator* current_communicator() { return communicator_now; }
+void set_current(Accelerator* accelerator, comm::Communicator* communicator) {
+  accelerator_now = accelerator;
+  communicator_now = communicator;
+}
 
 PartialState::PartialState() {
   const Accelerator* const accelerator = current_accelerator();
@@ -59,15 +58,15 @@ void PartialState::wait_for_everyone(CallSite) {
   if (Accelerator* const accelerator = current_accelerator()) {
     accelerator->wait_for_everyone();
   } else if (world_size() > 1) {
-    throw Error(ErrorCode::kUsage, "PartialState: processes cannot wait for each other yet",
-                {.hint = "make the coupler::Accelerator first: it connects them"});
+    fail_usage("PartialState: processes cannot wait for each other yet", "",
+               "make the coupler::Accelerator first: it connects them");
   }
 }
 
 AcceleratorState::AcceleratorState() : accelerator_(current_accelerator()) {
   if (accelerator_ == nullptr) {
-    throw Error(ErrorCode::kUsage, "AcceleratorState: the program has no Accelerator",
-                {.hint = "make a coupler::Accelerator first, and keep it while it is used"});
+    fail_usage("AcceleratorState: the program has no Accelerator", "",
+               "make a coupler::Accelerator first, and keep it while it is used");
   }
 }
 
@@ -121,74 +120,6 @@ void Accelerator::synchronize_random_state() {
   if (const auto own = device::device_generator(device())) synchronize(*own);
 }
 
-}  // namespace coupler
-
-namespace coupler::detail {
-namespace {
-
-int64_t checked_batch_size(int64_t batch_size) {
-  if (batch_size >= 1) return batch_size;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("find_executable_batch_size: the starting batch size is {}, but must "
-                          "be at least 1",
-                          batch_size),
-              {.subject = "starting_batch_size"});
-}
-
-}  // namespace
-
-BatchSizeSearch::BatchSizeSearch(Accelerator& accelerator, int64_t starting_batch_size)
-    : accelerator_(accelerator),
-      starting_batch_size_(checked_batch_size(starting_batch_size)),
-      starting_steps_(accelerator.gradient_accumulation_steps()),
-      batch_size_(starting_batch_size) {}
-
-bool BatchSizeSearch::is_out_of_memory(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::bad_alloc&) {
-    return true;
-  } catch (const c10::OutOfMemoryError&) {
-    return true;
-  } catch (const Error& own) {
-    return own.code() == ErrorCode::kOutOfMemory;
-  } catch (const c10::Error& other) {
-    // LibTorch's host allocator has no error type of its own.
-    return std::string_view(other.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
-  } catch (...) {
-    return false;
-  }
-}
-
-bool BatchSizeSearch::succeeded(bool here) {
-  const at::Tensor flag = at::scalar_tensor(here ? 1 : 0, at::kInt);
-  if (accelerator_.reduce(flag, ReduceOp::kMin).item<int>() == 1) return true;
-  accelerator_.free_memory();
-  const int64_t failed = batch_size_;
-  do {
-    --batch_size_;
-  } while (batch_size_ > 0 && starting_batch_size_ % batch_size_ != 0);
-  if (batch_size_ == 0) {
-    accelerator_.set_gradient_accumulation_steps(starting_steps_);
-    throw Error(ErrorCode::kUsage,
-                "find_executable_batch_size: memory runs out even with a batch size of 1",
-                {.subject = "batch_size",
-                 .hint = "use a smaller model, a backend that shards it, or a lower precision"});
-  }
-  const int64_t steps = starting_steps_ * (starting_batch_size_ / batch_size_);
-  accelerator_.set_gradient_accumulation_steps(steps);
-  if (accelerator_.is_main_process()) {
-    log(LogLevel::kWarning, "train",
-        fmt::format("memory ran out with a batch size of {}: trying {} with {} accumulation steps",
-                    failed, batch_size_, steps));
-  }
-  return false;
-}
-
-}  // namespace coupler::detail
-
-namespace coupler {
-
 bool Logger::enabled(LogLevel level) const { return log_enabled(level, name_); }
 
 void Logger::log(LogLevel level, std::string_view message, const LogOptions& options) const {
@@ -230,33 +161,27 @@ class CommunicatorPeers : public detail::LoaderPeers {
   std::vector<int64_t> all(int64_t mine) override {
     comm::Communicator& communicator = comm();
     std::vector<int64_t> result(static_cast<size_t>(communicator.size()));
-    const at::Tensor own = at::full({1}, mine, at::kLong);
-    const at::Tensor gathered = at::empty({communicator.size()}, at::kLong);
-    communicator.run(tensors::all_gather_op(own, gathered));
-    std::copy_n(gathered.const_data_ptr<int64_t>(), result.size(), result.begin());
+    communicator.run(tensors::host_op(DB_ALL_GATHER, DB_I64, &mine, result.data(), 1));
     return result;
   }
 
-  // Sent as bytes, so that types unknown to backends work, too.
-  void broadcast(const at::Tensor& tensor) override {
-    const auto bytes = static_cast<int64_t>(tensor.nbytes());
-    comm().run(tensors::broadcast_op(at::from_blob(tensor.data_ptr(), {bytes}, at::kByte), 0));
+  void broadcast(void* data, size_t size) override {
+    comm().run(tensors::host_op(DB_BROADCAST, DB_U8, data, data, size));
   }
 
  private:
   comm::Communicator& comm() const {
     const auto comm = comm_.lock();
     if (comm == nullptr)
-      throw Error(ErrorCode::kUsage, "a data loader is used after its Accelerator was destroyed",
-                  {.subject = "data loader",
-                   .hint = "keep the Accelerator alive while its loaders are in use"});
+      fail_usage("a data loader is used after its Accelerator was destroyed", "data loader",
+                 "keep the Accelerator alive while its loaders are in use");
     return *comm;
   }
 
   std::weak_ptr<comm::Communicator> comm_;
 };
 
-using Loaders = std::vector<std::shared_ptr<detail::LoaderView>>;
+using Loaders = std::vector<std::shared_ptr<detail::LoaderCore>>;
 
 void leave(const Loaders& joined) {
   for (const auto& loader : joined) loader->join(false, std::nullopt);
@@ -269,7 +194,7 @@ std::shared_ptr<detail::LoaderPeers> Accelerator::loader_peers() const {
   return std::make_shared<CommunicatorPeers>(impl_->comm);
 }
 
-ScopeGuard Accelerator::begin_join(std::shared_ptr<detail::LoaderView> only,
+ScopeGuard Accelerator::begin_join(std::shared_ptr<detail::LoaderCore> only,
                                    std::optional<bool> even_batches) {
   Loaders joined;
   try {
@@ -284,9 +209,70 @@ ScopeGuard Accelerator::begin_join(std::shared_ptr<detail::LoaderView> only,
     throw;
   }
   if (only != nullptr && joined.empty())
-    throw Error(ErrorCode::kUsage, "join_uneven_inputs: the data loader was not prepared",
-                {.subject = "data loader", .hint = "pass it to accelerator.prepare first"});
+    fail_usage("join_uneven_inputs: the data loader was not prepared", "data loader",
+               "pass it to accelerator.prepare first");
   return ScopeGuard([joined = std::move(joined)] { leave(joined); });
 }
 
 }  // namespace coupler
+
+namespace coupler::detail {
+namespace {
+
+int64_t checked_batch_size(int64_t batch_size) {
+  if (batch_size >= 1) return batch_size;
+  fail_argument(fmt::format("find_executable_batch_size: the starting batch size is {}, but must "
+                            "be at least 1",
+                            batch_size),
+                "starting_batch_size");
+}
+
+}  // namespace
+
+BatchSizeSearch::BatchSizeSearch(Accelerator& accelerator, int64_t starting_batch_size)
+    : accelerator_(accelerator),
+      starting_batch_size_(checked_batch_size(starting_batch_size)),
+      starting_steps_(accelerator.gradient_accumulation_steps()),
+      batch_size_(starting_batch_size) {}
+
+bool BatchSizeSearch::is_out_of_memory(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    return true;
+  } catch (const Error& own) {
+    return own.code() == ErrorCode::kOutOfMemory;
+  } catch (const c10::Error& other) {
+    // LibTorch's host allocator has no error type of its own.
+    return std::string_view(other.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
+  } catch (...) {
+    return false;
+  }
+}
+
+bool BatchSizeSearch::succeeded(bool here) {
+  const at::Tensor flag = at::scalar_tensor(here ? 1 : 0, at::kInt);
+  if (accelerator_.reduce(flag, ReduceOp::kMin).item<int>() == 1) return true;
+  accelerator_.free_memory();
+  const int64_t failed = batch_size_;
+  do {
+    --batch_size_;
+  } while (batch_size_ > 0 && starting_batch_size_ % batch_size_ != 0);
+  if (batch_size_ == 0) {
+    accelerator_.set_gradient_accumulation_steps(starting_steps_);
+    fail_usage("find_executable_batch_size: memory runs out even with a batch size of 1",
+               "batch_size", "use a smaller model, a backend that shards it, or a lower precision");
+  }
+  const int64_t steps = starting_steps_ * (starting_batch_size_ / batch_size_);
+  accelerator_.set_gradient_accumulation_steps(steps);
+  if (accelerator_.is_main_process()) {
+    log(LogLevel::kWarning, "train",
+        fmt::format("memory ran out with a batch size of {}: trying {} with {} accumulation steps",
+                    failed, batch_size_, steps));
+  }
+  return false;
+}
+
+}  // namespace coupler::detail

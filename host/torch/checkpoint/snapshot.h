@@ -96,7 +96,7 @@ struct TrainingState {
   std::vector<std::shared_ptr<optim::OptimizerState>> optimizers;
   std::vector<std::shared_ptr<optim::SchedulerCore>> schedulers;
   optim::GradScaler* scaler = nullptr;
-  std::vector<std::shared_ptr<detail::LoaderView>> loaders;
+  std::vector<std::shared_ptr<detail::LoaderCore>> loaders;
   std::vector<detail::Stateful*> objects;
   bool own_buffers = false;  // buffers differ by rank: training.broadcast_buffers is false
 

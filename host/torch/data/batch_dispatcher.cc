@@ -1,26 +1,22 @@
 #include "data/batch_dispatcher.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <coupler/detail/dataset_source.h>
 #include <coupler/error.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace coupler::detail {
 namespace {
 
 // The header that rank 0 broadcasts before the tensors of a step.
-enum Head : size_t {
-  kKind,    // a Kind
-  kRows,    // rows of the step over all ranks, including filling
-  kOwn,     // the same without filling
-  kLength,  // of the layout, or of the error message
-  kHeadSize,
+struct Head {
+  enum : uint64_t { kStep, kStepLaidOutAsBefore, kError } kind = kStep;
+  uint64_t rows = 0;    // of the step over all ranks, including filling
+  uint64_t own = 0;     // the same without filling
+  uint64_t length = 0;  // of the layout, or of the error message
 };
-enum Kind : int64_t { kStep, kStepLaidOutAsBefore, kError };
 
 // Concatenates (scalar type, dimensions, sizes…) of each tensor, (-1, 0) for an undefined one.
 std::vector<int64_t> encode(const std::vector<at::Tensor>& tensors) {
@@ -46,11 +42,6 @@ std::vector<at::Tensor> empty_tensors(const std::vector<int64_t>& layout) {
   return tensors;
 }
 
-// A tensor that borrows the memory of `numbers`.
-at::Tensor view_of(int64_t* numbers, size_t count) {
-  return at::from_blob(numbers, {static_cast<int64_t>(count)}, at::TensorOptions(at::kLong));
-}
-
 }  // namespace
 
 BatchDispatcher::BatchDispatcher(std::shared_ptr<LoaderPeers> peers, int rank)
@@ -59,7 +50,7 @@ BatchDispatcher::BatchDispatcher(std::shared_ptr<LoaderPeers> peers, int rank)
 StepRead BatchDispatcher::next(BatchSource& source, size_t slot, size_t step_samples, size_t first,
                                size_t slice, const std::function<StepRead()>& read) {
   if (ended_) return {};
-  std::vector<int64_t> head(kHeadSize, 0);
+  Head head;
   std::vector<at::Tensor> tensors;
   std::vector<int64_t> layout;
   std::string text;
@@ -67,8 +58,8 @@ StepRead BatchDispatcher::next(BatchSource& source, size_t slot, size_t step_sam
   if (rank_ == 0) {
     try {
       const StepRead step = read();
-      head[kRows] = static_cast<int64_t>(step.rows);
-      head[kOwn] = static_cast<int64_t>(step.own);
+      head.rows = step.rows;
+      head.own = step.own;
       if (step.rows > 0) {
         tensors = source.tensors(slot);
         for (at::Tensor& tensor : tensors) {
@@ -77,49 +68,46 @@ StepRead BatchDispatcher::next(BatchSource& source, size_t slot, size_t step_sam
         require_rows(tensors, step.rows);
       }
       layout = encode(tensors);
-      head[kKind] = layout == layout_ ? kStepLaidOutAsBefore : kStep;
-      head[kLength] = static_cast<int64_t>(layout.size());
+      if (layout == layout_) head.kind = Head::kStepLaidOutAsBefore;
+      head.length = layout.size();
     } catch (const std::exception& caught) {
       error = std::current_exception();
       text = caught.what();
-      head[kKind] = kError;
-      head[kLength] = static_cast<int64_t>(text.size());
+      head.kind = Head::kError;
+      head.length = text.size();
     }
   }
-  peers_->broadcast(view_of(head.data(), head.size()));
-  const auto length = static_cast<size_t>(head[kLength]);
-  if (head[kKind] == kError) {
+  peers_->broadcast(&head, sizeof head);
+  if (head.kind == Head::kError) {
     ended_ = true;
-    text.resize(length);
-    if (length > 0) {
-      peers_->broadcast(
-          at::from_blob(text.data(), {static_cast<int64_t>(length)}, at::TensorOptions(at::kByte)));
-    }
+    text.resize(head.length);
+    if (head.length > 0) peers_->broadcast(text.data(), head.length);
     if (error) std::rethrow_exception(error);
     throw Error(ErrorCode::kAborted, "rank 0, which reads for all ranks, failed: " + text,
                 {.rank = 0, .subject = "dataset"});
   }
-  if (head[kKind] == kStep) {
-    layout.resize(length);
-    if (length > 0) peers_->broadcast(view_of(layout.data(), length));
+  if (head.kind == Head::kStep) {
+    layout.resize(head.length);
+    if (head.length > 0) peers_->broadcast(layout.data(), head.length * sizeof layout[0]);
     layout_ = layout;
   }
   if (rank_ != 0) tensors = empty_tensors(layout_);
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.numel() > 0) peers_->broadcast(tensor);
+    // As bytes, so that types unknown to backends work, too.
+    if (tensor.defined() && tensor.numel() > 0) {
+      peers_->broadcast(tensor.data_ptr(), tensor.nbytes());
+    }
   }
 
-  const auto rows = static_cast<size_t>(head[kRows]);
-  const auto own = static_cast<size_t>(head[kOwn]);
-  ended_ = rows < step_samples;
+  ended_ = head.rows < step_samples;
   const auto of_slice = [&](size_t count) {
     return std::min(count - std::min(count, first), slice);
   };
-  const StepRead mine{of_slice(rows), of_slice(own), 0};
-  if (rows > 0) {
+  const StepRead mine{of_slice(head.rows), of_slice(head.own), 0};
+  if (head.rows > 0) {
     // A view would keep the other ranks' rows alive, so these rows are copied.
     auto part = mine.rows > 0 ? narrow_rows(tensors, first, mine.rows) : narrow_rows(tensors, 0, 1);
-    if (mine.rows < rows) {
+    if (mine.rows < head.rows) {
       for (at::Tensor& tensor : part) {
         if (tensor.defined()) tensor = tensor.clone();
       }

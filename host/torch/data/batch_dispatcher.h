@@ -7,7 +7,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace coupler::detail {

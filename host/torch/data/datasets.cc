@@ -10,26 +10,40 @@
 
 #include <utility>
 
+#include "base/error.h"
+
 namespace coupler::detail {
 namespace {
 
 [[noreturn]] void cannot_split(const std::string& why) {
-  throw Error(ErrorCode::kInvalidArgument, "a batch cannot be split: " + why,
-              {.subject = "batch",
-               .hint = "the first dimension of every tensor of a batch must count its samples"});
+  fail_argument("a batch cannot be split: " + why, "batch",
+                "the first dimension of every tensor of a batch must count its samples");
 }
 
-// -1 for a scalar.
-int64_t rows_of(const at::Tensor& tensor) { return tensor.dim() == 0 ? -1 : tensor.size(0); }
-
 }  // namespace
+
+at::Tensor stack(const std::vector<at::Tensor>& samples) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!samples[i].defined())
+      fail_argument(
+          fmt::format("sample {} of a batch of {} is an undefined tensor", i, samples.size()),
+          "batch", "return a tensor from the dataset's get()");
+    if (samples[i].sizes() != samples[0].sizes())
+      fail_argument(
+          fmt::format("the samples of a batch differ in shape: sample 0 has [{}], sample {} "
+                      "has [{}]",
+                      fmt::join(samples[0].sizes(), ", "), i, fmt::join(samples[i].sizes(), ", ")),
+          "batch", "pad them, or let the dataset's get_batch return the batch itself");
+  }
+  return at::stack(samples);
+}
 
 size_t common_rows(const std::vector<at::Tensor>& tensors) {
   int64_t rows = -1;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) continue;
-    const int64_t own = rows_of(tensors[i]);
-    if (own < 0) cannot_split(fmt::format("its tensor {} is a scalar", i));
+    if (tensors[i].dim() == 0) cannot_split(fmt::format("its tensor {} is a scalar", i));
+    const int64_t own = tensors[i].size(0);
     if (rows >= 0 && own != rows)
       cannot_split(fmt::format("its tensor {} has {} rows, another has {}", i, own, rows));
     rows = own;
@@ -67,10 +81,8 @@ std::vector<at::Tensor> join_rows(const std::vector<at::Tensor>& one,
 }
 
 void refuse_block(size_t asked, size_t given) {
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("the stream's get_batch({}) returned {} samples", asked, given),
-      {.subject = "dataset", .hint = "return at most as many as requested, and none at the end"});
+  fail_argument(fmt::format("the stream's get_batch({}) returned {} samples", asked, given),
+                "dataset", "return at most as many as requested, and none at the end");
 }
 
 void refuse_batch_type(const std::string& type, const char* done) {
@@ -80,11 +92,10 @@ void refuse_batch_type(const std::string& type, const char* done) {
 }
 
 void refuse_to_copy(const std::string& type, size_t workers) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("the dataset {} cannot be copied for its {} workers", type, workers),
-              {.subject = "workers",
-               .hint = "make it copyable, share it through torch's SharedBatchDataset, or set "
-                       "workers to 0"});
+  fail_argument(fmt::format("the dataset {} cannot be copied for its {} workers", type, workers),
+                "workers",
+                "make it copyable, share it through torch's SharedBatchDataset, or set "
+                "workers to 0");
 }
 
 }  // namespace coupler::detail
@@ -94,10 +105,9 @@ namespace {
 
 int64_t rows(const at::Tensor& tensor, const char* name) {
   if (!tensor.defined() || tensor.dim() == 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the TensorDataset's {} is {}", name,
-                            tensor.defined() ? "a scalar" : "an undefined tensor"),
-                {.subject = name, .hint = "give a tensor whose first dimension counts samples"});
+    fail_argument(fmt::format("the TensorDataset's {} is {}", name,
+                              tensor.defined() ? "a scalar" : "an undefined tensor"),
+                  name, "give a tensor whose first dimension counts samples");
   return tensor.size(0);
 }
 
@@ -108,10 +118,9 @@ TensorDataset::TensorDataset(at::Tensor data, at::Tensor target)
   const int64_t samples = rows(data_, "data");
   const int64_t targets = rows(target_, "target");
   if (samples != targets)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the TensorDataset's data has {} rows, but its target has {}", samples,
-                            targets),
-                {.subject = "target", .hint = "every sample needs exactly one target"});
+    fail_argument(fmt::format("the TensorDataset's data has {} rows, but its target has {}",
+                              samples, targets),
+                  "target", "every sample needs exactly one target");
 }
 
 torch::data::Example<> TensorDataset::get(size_t index) const {
@@ -133,26 +142,3 @@ torch::data::Example<> TensorDataset::get_batch(c10::ArrayRef<size_t> indices) {
 std::optional<size_t> TensorDataset::size() const { return static_cast<size_t>(data_.size(0)); }
 
 }  // namespace coupler
-
-namespace coupler::detail {
-
-at::Tensor stack(const std::vector<at::Tensor>& samples) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (!samples[i].defined())
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("sample {} of a batch of {} is an undefined tensor", i, samples.size()),
-          {.subject = "batch", .hint = "return a tensor from the dataset's get()"});
-    if (samples[i].sizes() != samples[0].sizes())
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("the samples of a batch differ in shape: sample 0 has [{}], sample {} "
-                      "has [{}]",
-                      fmt::join(samples[0].sizes(), ", "), i, fmt::join(samples[i].sizes(), ", ")),
-          {.subject = "batch",
-           .hint = "pad them, or let the dataset's get_batch return the batch itself"});
-  }
-  return at::stack(samples);
-}
-
-}  // namespace coupler::detail

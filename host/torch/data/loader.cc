@@ -2,7 +2,6 @@
 
 #include <coupler/detail/batch_slots.h>
 #include <coupler/detail/loader.h>
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,11 +12,12 @@
 namespace coupler::detail {
 namespace {
 
+std::shared_ptr<void> (*make_reading_scope)() = nullptr;
+
 void require_no_loop(bool looping, const char* call) {
   if (looping)
-    throw Error(ErrorCode::kUsage,
-                fmt::format("{} called inside a loop over the data loader", call),
-                {.subject = "data loader", .hint = "call it before the loop begins"});
+    fail_usage(fmt::format("{} called inside a loop over the data loader", call), "data loader",
+               "call it before the loop begins");
 }
 
 DataLoaderOptions checked_options(const DataLoaderOptions& options, const BatchSource& source) {
@@ -59,34 +59,39 @@ LoaderCore::State::State(BatchSource& batch_source, const DataLoaderOptions& giv
     : source(batch_source),
       options(checked_options(given, batch_source)),
       samples(checked_samples(batch_source)),
-      sampler(sampler_from(0)) {}
+      sampler(sampler_from(0, rank, world_size)) {}
 
-data::BatchSampler LoaderCore::State::sampler_from(size_t from) const {
+data::BatchSampler LoaderCore::State::sampler_from(size_t from, int of_rank, int ranks) const {
   const data::BatchSampler result({.samples = samples.value_or(0),
                                    .batch_size = options.batch_size,
-                                   .rank = rank,
-                                   .world_size = world_size,
+                                   .rank = of_rank,
+                                   .world_size = ranks,
                                    .split_batches = options.split_batches,
                                    .drop_last = options.drop_last,
                                    .even_batches = even_batches(),
                                    .start = samples ? from : 0});
   if (!samples) return result;
-  if (*samples < static_cast<size_t>(world_size))
+  if (*samples < static_cast<size_t>(ranks))
     fail_argument(
         fmt::format("the data loader's dataset has {} samples, fewer than the {} processes",
-                    *samples, world_size),
+                    *samples, ranks),
         "dataset", "every process needs a sample of its own: start fewer processes");
   if (options.drop_last && from == 0 && result.size() == 0)
     fail_argument(fmt::format("a dataset of {} samples yields no batch: with drop_last every step "
                               "needs {} (batch_size {}, {} processes{})",
-                              *samples, result.step_samples(), options.batch_size, world_size,
+                              *samples, result.step_samples(), options.batch_size, ranks,
                               options.split_batches ? ", split_batches" : ""),
                   "drop_last", "lower batch_size or leave drop_last out");
   return result;
 }
 
+size_t LoaderCore::State::steps_left() const {
+  const size_t step = sampler.step_samples(), rest = samples.value_or(0) - start;
+  return options.drop_last ? rest / step : (rest + step - 1) / step;
+}
+
 void LoaderCore::State::plan_next(size_t from) {
-  sampler = sampler_from(from);
+  sampler = sampler_from(from, rank, world_size);
   start = from;
 }
 
@@ -98,17 +103,11 @@ LoaderCore::~LoaderCore() = default;
 void LoaderCore::bind(int rank, int world_size, at::Device device,
                       std::shared_ptr<LoaderPeers> peers) {
   State& s = *state_;
-  const int old_rank = std::exchange(s.rank, rank),
-            old_world = std::exchange(s.world_size, world_size);
-  try {
-    const data::BatchSampler sampler = s.sampler_from(s.looping ? 0 : s.start);
-    if (s.looping) s.finish();
-    s.sampler = sampler;
-  } catch (...) {
-    s.rank = old_rank;
-    s.world_size = old_world;
-    throw;
-  }
+  const data::BatchSampler sampler = s.sampler_from(s.looping ? 0 : s.start, rank, world_size);
+  if (s.looping) s.finish();
+  s.sampler = sampler;
+  s.rank = rank;
+  s.world_size = world_size;
   s.device = device;
   s.peers = std::move(peers);
   ++s.pass;
@@ -118,14 +117,10 @@ int64_t LoaderCore::size() const {
   const State& s = *state_;
   if (!(s.looping ? s.joined : s.joining && s.peers != nullptr))
     return static_cast<int64_t>(s.sampler.size());
-  // The count of rank 0, which has the most batches.
-  const size_t step = s.sampler.step_samples(), rest = s.samples.value_or(0) - s.start;
-  return static_cast<int64_t>(s.options.drop_last ? rest / step : (rest + step - 1) / step);
+  return static_cast<int64_t>(s.steps_left());  // the count of rank 0, which has the most batches
 }
 
-const DataLoaderOptions& LoaderCore::options() const { return state_->options; }
 int64_t LoaderCore::epoch() const { return state_->epoch; }
-int64_t LoaderCore::position() const { return static_cast<int64_t>(state_->position); }
 void LoaderCore::set_on_step_end(std::function<void()> call) {
   state_->on_step_end = std::move(call);
 }
@@ -187,12 +182,10 @@ void LoaderCore::skip_first_batches(int64_t count) {
     s.start += batches * step;
     return;
   }
-  const size_t rest = *s.samples - s.start;
-  const size_t steps = s.options.drop_last ? rest / step : (rest + step - 1) / step;
-  if (batches > steps)
-    fail_argument(
-        fmt::format("skip_first_batches({}) on a data loader with {} batches", count, steps),
-        "count", "skip at most as many batches as the epoch has");
+  if (batches > s.steps_left())
+    fail_argument(fmt::format("skip_first_batches({}) on a data loader with {} batches", count,
+                              s.steps_left()),
+                  "count", "skip at most as many batches as the epoch has");
   s.plan_next(std::min(s.start + batches * step, *s.samples));
 }
 
@@ -201,25 +194,18 @@ void LoaderCore::join(bool on, std::optional<bool> even_batches) {
   if (on) {
     require_no_loop(s.looping, "join_uneven_inputs");
     if (s.joining)
-      throw Error(ErrorCode::kUsage, "join_uneven_inputs called inside join_uneven_inputs",
-                  {.subject = "data loader", .hint = "one scope around the loop is enough"});
+      fail_usage("join_uneven_inputs called inside join_uneven_inputs", "data loader",
+                 "one scope around the loop is enough");
   }
   s.joining = on;
   s.even = even_batches;
   if (!s.looping) s.plan_next(s.start);
 }
 
-namespace {
-ReadingHooks hooks;
-}  // namespace
+void set_reading_scope(std::shared_ptr<void> (*make)()) { make_reading_scope = make; }
 
-void set_reading_hooks(ReadingHooks given) { hooks = given; }
-
-ReadingScope::ReadingScope() {
-  if (hooks.begin != nullptr) hooks.begin();
-}
-ReadingScope::~ReadingScope() {
-  if (hooks.end != nullptr) hooks.end();
+std::shared_ptr<void> reading_scope() {
+  return make_reading_scope != nullptr ? make_reading_scope() : nullptr;
 }
 
 }  // namespace coupler::detail

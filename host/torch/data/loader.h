@@ -18,11 +18,13 @@ namespace coupler::detail {
 struct LoaderCore::State {
   State(BatchSource& batch_source, const DataLoaderOptions& given);
 
-  // The plan of an epoch that starts at sample `start`. Throws if no rank would get a batch.
-  data::BatchSampler sampler_from(size_t start) const;
+  // A rank's plan of an epoch that starts at sample `from`. Throws if no rank would get a batch.
+  data::BatchSampler sampler_from(size_t from, int of_rank, int ranks) const;
   // Makes the next loop begin there.
   void plan_next(size_t start);
-  bool even_batches() const { return even ? *even : options.even_batches; }
+  bool even_batches() const { return even.value_or(options.even_batches); }
+  // Steps from `start` on, of a map-style dataset; the same on every rank.
+  size_t steps_left() const;
 
   // Fills in what step `step` requests from the source.
   void request_of(size_t step, StepRequest& request) const;
@@ -81,21 +83,10 @@ struct LoaderCore::State {
   std::unique_ptr<data::Workers> workers;  // last member: destroyed first
 };
 
-// ReadingScope: lives while a loader reads from its dataset on the thread that runs the loop, so
-// that a dry run can give datasets real memory. Set the hooks once, before any loader is used.
-
-struct ReadingHooks {
-  void (*begin)() = nullptr;
-  void (*end)() = nullptr;
-};
-void set_reading_hooks(ReadingHooks hooks);
-
-class ReadingScope {
- public:
-  ReadingScope();
-  ~ReadingScope();
-  ReadingScope(const ReadingScope&) = delete;
-  ReadingScope& operator=(const ReadingScope&) = delete;
-};
+// What `make` returns lives while a loader reads from its dataset on the thread that runs the loop,
+// so that a dry run can give datasets real memory. Call it before any loader is used.
+void set_reading_scope(std::shared_ptr<void> (*make)());
+// Null unless one is set.
+std::shared_ptr<void> reading_scope();
 
 }  // namespace coupler::detail

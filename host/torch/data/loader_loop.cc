@@ -9,6 +9,7 @@
 #include <atomic>
 #include <exception>
 
+#include "base/error.h"
 #include "data/batch_sampler.h"
 #include "data/loader.h"
 #include "device/device_memory.h"
@@ -19,7 +20,7 @@ namespace {
 std::atomic<uint64_t> loops_begun = 0;
 
 [[noreturn]] void no_batch(const std::string& message, const char* hint) {
-  throw Error(ErrorCode::kInvalidArgument, message, {.subject = "dataset", .hint = hint});
+  fail_argument(message, "dataset", hint);
 }
 
 // Rethrows a dataset's exception as an Error that names the place.
@@ -224,7 +225,7 @@ uint64_t LoaderCore::start_epoch() {
   s.loop_number = ++loops_begun;
   const uint64_t pass = ++s.pass;
   try {
-    const ReadingScope reading;
+    const auto reading = reading_scope();
     s.begin();
   } catch (...) {
     s.finish();
@@ -236,16 +237,14 @@ uint64_t LoaderCore::start_epoch() {
 bool LoaderCore::next(uint64_t pass) {
   State& s = *state_;
   if (pass != s.pass)
-    throw Error(
-        ErrorCode::kUsage,
-        "a loop over a data loader continues after another one began (or after prepare)",
-        {.subject = "data loader", .hint = "nest loops over two loaders, not over the same one"});
+    fail_usage("a loop over a data loader continues after another one began (or after prepare)",
+               "data loader", "nest loops over two loaders, not over the same one");
   if (s.position > 0 && s.on_step_end) s.on_step_end();
   if (!s.more) {
     s.finish();
     return false;
   }
-  const ReadingScope reading;
+  const auto reading = reading_scope();
   s.advance();
   return true;
 }

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/log.h"
 
 namespace coupler::device {
@@ -88,20 +89,11 @@ std::string open_library() {
          "libraries were loaded, or is built for other devices";
 }
 
-}  // namespace
-
-const std::string& why_no_cuda() {
-  static const std::string kReason = open_library();
-  return kReason;
-}
-
-namespace {
 [[gnu::constructor]] void open_at_start() { why_no_cuda(); }
 
 [[noreturn]] void refuse_device(const std::string& wanted, const std::string& why,
                                 const char* hint) {
-  throw Error(ErrorCode::kConfig, fmt::format("training.device is \"{}\": {}", wanted, why),
-              {.subject = "training.device", .hint = hint});
+  fail_config(fmt::format("training.device is \"{}\": {}", wanted, why), "training.device", hint);
 }
 
 c10::Device parse(const std::string& wanted) {
@@ -114,6 +106,11 @@ c10::Device parse(const std::string& wanted) {
 }
 
 }  // namespace
+
+const std::string& why_no_cuda() {
+  static const std::string kReason = open_library();
+  return kReason;
+}
 
 c10::Device choose_device(const std::string& wanted, const rendezvous::ProcessInfo& process) {
   if (wanted == "auto") {

@@ -3,7 +3,6 @@
 // fp32 bias to a bf16 product takes a kernel without vector instructions, a tenth of a GPT's step
 // on a GPU. This casts the bias, too, as autocast does for the two-dimensional case (addmm) and for
 // at::linear, with the same rounding. [any-thread]
-#include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>

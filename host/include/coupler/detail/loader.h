@@ -99,12 +99,9 @@ class LoaderPeers {
   virtual bool any(bool mine) = 0;
   // The values of all ranks, in rank order.
   virtual std::vector<int64_t> all(int64_t mine) = 0;
-  // Overwrites a contiguous tensor in host memory, of the same size on every rank, with rank 0's.
-  virtual void broadcast(const at::Tensor& tensor) = 0;
+  // Overwrites `size` bytes at `data`, in host memory and as many on every rank, with rank 0's.
+  virtual void broadcast(void* data, size_t size) = 0;
 };
-
-// LoaderView: the Accelerator's view of a prepared data loader of any kind: the position of its
-// loop. Used by the iterating thread.
 
 // The number of samples of a batch, and how many leading ones are not repetitions.
 struct BatchSamples {
@@ -115,53 +112,18 @@ struct BatchSamples {
   bool fits(int64_t rows) const { return own == 0 || rows == own || rows == all; }
 };
 
-class LoaderView {
- public:
-  LoaderView() = default;
-  LoaderView(const LoaderView&) = delete;
-  LoaderView& operator=(const LoaderView&) = delete;
-  virtual ~LoaderView() = default;
-
-  // The state saved in a checkpoint; see DataLoader.
-  virtual LoaderCursor state() const = 0;
-  virtual void load_state(const LoaderCursor& cursor) = 0;
-
-  // Sets a function that the iterating thread calls at the end of every pass through a loop's body.
-  virtual void set_on_step_end(std::function<void()> call) = 0;
-
-  // Whether a loop over it is running.
-  virtual bool in_loop() const = 0;
-  // The number of the latest loop, counted over all loaders of the process; 0 before the first. The
-  // inner one of nested loops has the higher number.
-  virtual uint64_t loop_number() const = 0;
-
-  // About this rank's current batch:
-  // whether it is the epoch's last;
-  virtual bool at_last_batch() const = 0;
-  // how many leading samples are not repeated to fill it; over the batches of all ranks in an
-  // epoch, these are every sample exactly once;
-  virtual int64_t own_samples() const = 0;
-  // how many samples it has in total;
-  virtual int64_t batch_samples() const = 0;
-  // whether it is only a stand-in because this rank has no batch left (join_uneven_inputs).
-  virtual bool stands_in() const = 0;
-
-  // Sets whether loops started from now on keep ranks in step when they have different numbers of
-  // batches, and optionally overrides the loader's even_batches meanwhile. Throws Error(kUsage) if
-  // turned on within a loop.
-  virtual void join(bool on, std::optional<bool> even_batches) = 0;
-};
-
 // LoaderCore: the part of a DataLoader that is independent of the dataset's type: which samples
 // come next, which worker reads them, and the loop's position in the epoch. The Accelerator binds
 // and observes loaders through it. Not thread-safe: one thread iterates.
-class LoaderCore : public LoaderView {
+class LoaderCore {
  public:
   // The source is borrowed and must outlive it. Throws Error(kInvalidArgument) for a map-style
   // dataset with unknown size or without samples, for an invalid option, and if no rank would get a
   // batch.
   LoaderCore(BatchSource& source, const DataLoaderOptions& options);
-  ~LoaderCore() override;
+  ~LoaderCore();
+  LoaderCore(const LoaderCore&) = delete;
+  LoaderCore& operator=(const LoaderCore&) = delete;
 
   // Yields this rank's share on this device from now on; peers is null for a single process. Ends a
   // running iteration. Throws as the constructor does and for fewer samples than processes; nothing
@@ -170,28 +132,40 @@ class LoaderCore : public LoaderView {
 
   // Number of batches of the current or next loop on this rank. Map-style only.
   int64_t size() const;
-  const DataLoaderOptions& options() const;
 
   // The current or last epoch; 0 before the first.
   int64_t epoch() const;
   void set_epoch(int64_t epoch);  // of the next start_epoch; Error(kInvalidArgument) below 0
 
   // See DataLoader.
-  LoaderCursor state() const override;
-  void load_state(const LoaderCursor& cursor) override;
+  LoaderCursor state() const;
+  void load_state(const LoaderCursor& cursor);
   void skip_first_batches(int64_t count);
 
-  // Batches yielded in this loop.
-  int64_t position() const;
+  // Sets a function that the iterating thread calls at the end of every pass through a loop's body.
+  void set_on_step_end(std::function<void()> call);
 
-  void set_on_step_end(std::function<void()> call) override;
-  bool in_loop() const override;
-  uint64_t loop_number() const override;
-  bool at_last_batch() const override;
-  int64_t own_samples() const override;
-  int64_t batch_samples() const override;
-  bool stands_in() const override;
-  void join(bool on, std::optional<bool> even_batches) override;
+  // Whether a loop over it is running.
+  bool in_loop() const;
+  // The number of the latest loop, counted over all loaders of the process; 0 before the first. The
+  // inner one of nested loops has the higher number.
+  uint64_t loop_number() const;
+
+  // About this rank's current batch:
+  // whether it is the epoch's last;
+  bool at_last_batch() const;
+  // how many leading samples are not repeated to fill it; over the batches of all ranks in an
+  // epoch, these are every sample exactly once;
+  int64_t own_samples() const;
+  // how many samples it has in total;
+  int64_t batch_samples() const;
+  // whether it is only a stand-in because this rank has no batch left (join_uneven_inputs).
+  bool stands_in() const;
+
+  // Sets whether loops started from now on keep ranks in step when they have different numbers of
+  // batches, and optionally overrides the loader's even_batches meanwhile. Throws Error(kUsage) if
+  // turned on within a loop.
+  void join(bool on, std::optional<bool> even_batches);
 
   // Starts the next epoch and returns a number that identifies this pass.
   uint64_t start_epoch();

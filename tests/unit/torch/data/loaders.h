@@ -108,13 +108,12 @@ class ThreadPeers : public detail::LoaderPeers {
     for (const int64_t value : all(mine ? 1 : 0)) result = result || value != 0;
     return result;
   }
-  void broadcast(const at::Tensor& tensor) override {
-    const auto addresses = all(reinterpret_cast<int64_t>(tensor.data_ptr()));
-    const auto sizes = all(static_cast<int64_t>(tensor.nbytes()));
+  void broadcast(void* data, size_t size) override {
+    const auto addresses = all(reinterpret_cast<int64_t>(data));
+    const auto sizes = all(static_cast<int64_t>(size));
     if (sizes[0] != sizes[static_cast<size_t>(rank_)])
-      throw std::runtime_error("the ranks broadcast tensors of different sizes");
-    if (rank_ != 0)
-      std::memcpy(tensor.data_ptr(), reinterpret_cast<const void*>(addresses[0]), tensor.nbytes());
+      throw std::runtime_error("the ranks broadcast different sizes");
+    if (rank_ != 0) std::memcpy(data, reinterpret_cast<const void*>(addresses[0]), size);
     all(0);  // rank 0's memory stays until all ranks have read it
   }
 
