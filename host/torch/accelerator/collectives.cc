@@ -9,8 +9,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -19,6 +17,7 @@
 
 #include "accelerator/accelerator.h"
 #include "accelerator/consistency_check.h"
+#include "base/error.h"
 #include "comm/flight_recorder.h"
 #include "tensors/tensor_ops.h"
 
@@ -73,13 +72,7 @@ bool Accelerator::check_trigger(CallSite) {
   return any != 0;
 }
 
-void Accelerator::wait_for_everyone(CallSite) {
-  db_op op{};
-  op.kind = DB_BARRIER;
-  op.dtype = DB_U8;
-  op.memory = DB_MEMORY_HOST;
-  impl_->comm->run(op);
-}
+void Accelerator::wait_for_everyone(CallSite) { impl_->comm->run(tensors::host_op(DB_BARRIER)); }
 
 // What a collective requires of each leaf of a nested structure. Pure functions. A violation is
 // returned, not thrown, since the other ranks must learn of it first
@@ -90,34 +83,24 @@ namespace {
 // The problem of the first leaf that cannot be sent or for which `check` throws an Error. The
 // message names operation and leaf. Undefined leaves are not sent, so they are not checked.
 std::optional<Error> problem_of(const std::string& operation, const detail::NestedView& value,
-                                const std::function<void(const at::Tensor&)>& check = {});
-
-std::optional<Error> problem_of(const std::string& operation, const detail::NestedView& value,
-                                const std::function<void(const at::Tensor&)>& check) {
+                                const std::function<void(const at::Tensor&)>& check = {}) {
   for (size_t i = 0; i < value.leaves.size(); ++i) {
     const at::Tensor& leaf = value.leaves[i];
     if (!leaf.defined()) continue;
-    const auto problem = [&](ErrorCode code, const std::string& text) {
-      const std::string path = "value" + detail::describe_leaves(value)[i].path;
-      return Error(code, fmt::format("{}: {}: {}", operation, path, text),
-                   {.rank = -1, .subject = path, .hint = {}});
-    };
     try {
       tensors::require_dense(leaf);
       tensors::to_db_dtype(leaf.scalar_type());
       if (check) check(leaf);
     } catch (const Error& error) {
-      return problem(error.code(), error.what());
+      const std::string path = "value" + detail::describe_leaves(value)[i].path;
+      return Error(error.code(), fmt::format("{}: {}: {}", operation, path, error.what()),
+                   {.subject = path});
     }
   }
   return std::nullopt;
 }
 
-}  // namespace
-
 // Gathering: concatenates rows in rank order, either all rows or each rank's own ones.
-
-namespace {
 
 // One leaf, its place in a message and its result.
 struct Slot {
@@ -130,22 +113,6 @@ struct Slot {
 
 at::Tensor byte_view(const at::Tensor& contiguous) {
   return contiguous.reshape({-1}).view(at::kByte);
-}
-
-// The last step of gather_packed for tensors that are not on the CPU.
-void take_on_device(const at::Tensor& received, const std::vector<Slot*>& slots,
-                    const std::vector<int64_t>& rows) {
-  for (const Slot* slot : slots) {
-    const at::Tensor output = byte_view(slot->output);
-    int64_t to = 0;
-    for (size_t rank = 0; rank < rows.size(); ++rank) {
-      const int64_t bytes = rows[rank] * slot->row_bytes;
-      if (bytes == 0) continue;
-      output.narrow(0, to, bytes)
-          .copy_(received[static_cast<int64_t>(rank)].narrow(0, slot->offset, bytes));
-      to += bytes;
-    }
-  }
 }
 
 // Sends the slots of a message, which are all on one device, together and puts every rank's rows
@@ -163,35 +130,30 @@ void gather_packed(comm::Communicator& comm, const std::vector<Slot*>& slots,
   for (const Slot* slot : slots) {
     if (own == 0) break;
     const int64_t bytes = own * slot->row_bytes;
-    if (sent.is_cpu()) {
-      std::memcpy(sent.mutable_data_ptr<uint8_t>() + slot->offset, slot->input.const_data_ptr(),
-                  static_cast<size_t>(bytes));
-    } else {
-      sent.narrow(0, slot->offset, bytes).copy_(byte_view(slot->input).narrow(0, 0, bytes));
-    }
+    sent.narrow(0, slot->offset, bytes).copy_(byte_view(slot->input).narrow(0, 0, bytes));
   }
   const at::Tensor received = at::empty({comm.size(), size}, options);
   comm.run(tensors::all_gather_op(sent, received));
-  if (!sent.is_cpu()) {
-    take_on_device(received, slots, rows);
-    return;
-  }
   for (const Slot* slot : slots) {
-    auto* to = static_cast<uint8_t*>(slot->output.mutable_data_ptr());
-    for (int rank = 0; rank < comm.size(); ++rank) {
-      const auto bytes = static_cast<size_t>(rows[static_cast<size_t>(rank)] * slot->row_bytes);
-      if (bytes == 0) continue;
-      std::memcpy(to, received.const_data_ptr<uint8_t>() + rank * size + slot->offset, bytes);
-      to += bytes;
+    std::vector<at::Tensor> parts;
+    parts.reserve(rows.size());
+    for (size_t rank = 0; rank < rows.size(); ++rank) {
+      parts.push_back(received[static_cast<int64_t>(rank)].narrow(0, slot->offset,
+                                                                  rows[rank] * slot->row_bytes));
     }
+    at::Tensor output = byte_view(slot->output);
+    at::cat_out(output, parts);
   }
 }
 
 // rows[r]: how many of each leaf's first rows count on rank r. Empty: all rows, equally many on
-// every rank.
+// every rank; each leaf is then sent as a single row of bytes.
 std::vector<at::Tensor> gather_rows(comm::Communicator& comm, const detail::NestedView& value,
                                     const std::vector<int64_t>& rows) {
   at::NoGradGuard no_grad;
+  const bool whole = rows.empty();
+  const auto counts = whole ? std::vector<int64_t>(static_cast<size_t>(comm.size()), 1) : rows;
+  const int64_t most = *std::max_element(counts.begin(), counts.end());
   std::vector<at::Tensor> result(value.leaves.size());
   std::vector<Slot> slots;
   slots.reserve(result.size());
@@ -200,42 +162,32 @@ std::vector<at::Tensor> gather_rows(comm::Communicator& comm, const detail::Nest
     Slot slot;
     slot.input = value.leaves[i].detach().contiguous();
     if (slot.input.dim() == 0) slot.input = slot.input.view({1});
-    const int64_t all = slot.input.size(0);
-    const int64_t most = rows.empty() ? all : *std::max_element(rows.begin(), rows.end());
     std::vector<int64_t> shape = slot.input.sizes().vec();
-    shape[0] =
-        rows.empty() ? all * comm.size() : std::accumulate(rows.begin(), rows.end(), int64_t{0});
-    slot.output = result[i] = at::empty(shape, slot.input.options().requires_grad(false));
-    slot.row_bytes = std::accumulate(shape.begin() + 1, shape.end(), slot.input.element_size(),
-                                     std::multiplies<>());
+    slot.row_bytes = std::accumulate(shape.begin() + (whole ? 0 : 1), shape.end(),
+                                     slot.input.element_size(), std::multiplies<>());
     slot.bytes = most * slot.row_bytes;
+    shape[0] =
+        whole ? shape[0] * comm.size() : std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    slot.output = result[i] = at::empty(shape, slot.input.options().requires_grad(false));
     if (slot.bytes > 0) slots.push_back(std::move(slot));
   }
 
   const bool even =
-      std::adjacent_find(rows.begin(), rows.end(), std::not_equal_to<>()) == rows.end();
-  const size_t small = static_cast<size_t>(std::count_if(
-      slots.begin(), slots.end(), [](const Slot& slot) { return slot.bytes <= kPackUpTo; }));
+      static_cast<size_t>(std::count(counts.begin(), counts.end(), most)) == counts.size();
+  const auto is_small = [](const Slot& slot) { return slot.bytes <= tensors::kPackUpTo; };
+  const bool pack = std::count_if(slots.begin(), slots.end(), is_small) > 1;
   std::map<c10::DeviceType, std::vector<Slot*>> packed;
   for (Slot& slot : slots) {
-    if (slot.bytes <= kPackUpTo && small > 1) {
+    if (pack && is_small(slot)) {
       packed[slot.input.device().type()].push_back(&slot);
     } else if (even) {
-      const at::Tensor sent = rows.empty() ? slot.input : slot.input.narrow(0, 0, rows[0]);
+      const at::Tensor sent = whole ? slot.input : slot.input.narrow(0, 0, most);
       comm.run(tensors::all_gather_op(sent, slot.output));
     } else {
-      gather_packed(comm, {&slot}, rows);
+      gather_packed(comm, {&slot}, counts);
     }
   }
-  // If all ranks have the same number of rows, each leaf is sent as a single row of bytes.
-  for (const auto& [device, message] : packed) {
-    if (rows.empty()) {
-      for (Slot* slot : message) slot->row_bytes = slot->bytes;
-      gather_packed(comm, message, std::vector<int64_t>(static_cast<size_t>(comm.size()), 1));
-    } else {
-      gather_packed(comm, message, rows);
-    }
-  }
+  for (const auto& [device, message] : packed) gather_packed(comm, message, counts);
   return result;
 }
 
@@ -245,26 +197,21 @@ std::optional<Error> rows_problem(const std::string& operation, const detail::Ne
   std::optional<int64_t> rows;
   return problem_of(operation, value, [&](const at::Tensor& leaf) {
     if (leaf.dim() == 0) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          "a scalar is not a per-sample value, and an average of unequal batches is wrong",
-          {.rank = -1,
-           .subject = {},
-           .hint = "gather per-sample values (reduction \"none\"), or use gather or reduce for "
-                   "per-process values"});
+      fail_argument(
+          "a scalar is not a per-sample value, and an average of unequal batches is wrong", "",
+          "gather per-sample values (reduction \"none\"), or use gather or reduce for "
+          "per-process values");
     }
     if (!samples.fits(leaf.size(0))) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
+      fail_argument(
           fmt::format("dimension 0 is {}, but this rank's batch has {} samples, {} of them its own",
                       leaf.size(0), samples.all, samples.own),
-          {.rank = -1, .subject = {}, .hint = "make dimension 0 the samples"});
+          "", "make dimension 0 the samples");
     }
     if (rows.value_or(leaf.size(0)) != leaf.size(0)) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
+      fail_argument(
           fmt::format("dimension 0 is {}, but that of an earlier leaf is {}", leaf.size(0), *rows),
-          {.rank = -1, .subject = {}, .hint = "make dimension 0 the samples"});
+          "", "make dimension 0 the samples");
     }
     rows = leaf.size(0);
   });
@@ -326,22 +273,6 @@ std::vector<at::Tensor> copies_of(const detail::NestedView& value) {
   return result;
 }
 
-// Calls small with the tensors that are worth packing, and large with each other one. Skips empty
-// tensors, which have nothing to send.
-template <class Small, class Large>
-void by_size(const std::vector<at::Tensor>& tensors, Small small, Large large) {
-  std::vector<at::Tensor> packed;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined() || tensor.numel() == 0) continue;
-    if (static_cast<int64_t>(tensor.nbytes()) <= kPackUpTo) {
-      packed.push_back(tensor);
-    } else {
-      large(tensor);
-    }
-  }
-  if (!packed.empty()) small(packed);
-}
-
 std::string_view name_of(ReduceOp reduction) {
   return reduction == ReduceOp::kMean ? "mean" : comm::reduce_name(to_db_reduce(reduction));
 }
@@ -349,7 +280,7 @@ std::string_view name_of(ReduceOp reduction) {
 void require_reducible(comm::Communicator& comm, const at::Tensor& leaf, ReduceOp reduction,
                        double scale) {
   const auto refuse = [&](const std::string& text, const char* hint) {
-    throw Error(ErrorCode::kUnsupported, text, {.rank = -1, .subject = {}, .hint = hint});
+    throw Error(ErrorCode::kUnsupported, text, {.hint = hint});
   };
   const char* type = toString(leaf.scalar_type());
   if (scale != 1.0 && !leaf.is_floating_point()) {
@@ -359,9 +290,7 @@ void require_reducible(comm::Communicator& comm, const at::Tensor& leaf, ReduceO
   if (reduction == ReduceOp::kMean && leaf.scalar_type() == at::kBool) {
     refuse("the mean of Bool is not defined", "convert it to a floating type first");
   }
-  db_op op{};
-  op.kind = DB_ALL_REDUCE;
-  op.dtype = tensors::to_db_dtype(leaf.scalar_type());
+  db_op op = tensors::host_op(DB_ALL_REDUCE, tensors::to_db_dtype(leaf.scalar_type()));
   op.reduce = to_db_reduce(reduction);
   op.count = static_cast<uint64_t>(leaf.numel());
   op.memory = tensors::memory_of(leaf.device());
@@ -386,10 +315,9 @@ at::Tensor padding_of(const at::Tensor& leaf, const at::Scalar& pad_index) {
     if (leaf.is_floating_point() || padding.item().toDouble() == wanted) return padding;
   } catch (const std::exception&) {  // LibTorch: overflow; the Error below has details
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("it cannot be padded with {}, which is not a value of type {}", wanted,
-                          toString(leaf.scalar_type())),
-              {.rank = -1, .subject = {}, .hint = "give a pad_index that the type can hold"});
+  fail_argument(fmt::format("it cannot be padded with {}, which is not a value of type {}", wanted,
+                            toString(leaf.scalar_type())),
+                "", "give a pad_index that the type can hold");
 }
 
 }  // namespace
@@ -405,10 +333,7 @@ std::vector<at::Tensor> reduce_leaves(comm::Communicator& comm, const detail::Ne
                              require_reducible(comm, leaf, reduction, scale);
                            })});
   std::vector<at::Tensor> result = copies_of(value);
-  const db_reduce reduce = to_db_reduce(reduction);
-  by_size(
-      result, [&](const auto& small) { tensors::all_reduce_coalesced(comm, small, reduce); },
-      [&](const at::Tensor& large) { comm.run(tensors::all_reduce_op(large, reduce)); });
+  tensors::all_reduce_coalesced(comm, result, to_db_reduce(reduction));
   if (scale != 1.0) {
     for (at::Tensor& leaf : result) {
       if (leaf.defined()) leaf.mul_(scale);
@@ -422,17 +347,10 @@ std::vector<at::Tensor> broadcast_leaves(comm::Communicator& comm, const detail:
   at::NoGradGuard no_grad;
   const std::string operation = fmt::format("broadcast(from {})", from);
   auto problem = problem_of(operation, value);
-  if (from < 0 || from >= comm.size()) {
-    problem.emplace(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: there is no such rank in a world of {}", operation, comm.size()),
-        ErrorDetail{-1, operation, "name a rank from 0 to world - 1"});
-  }
+  if (from < 0 || from >= comm.size()) problem = no_such_rank(operation, comm);
   check_consistency(comm, {.operation = operation, .value = &value, .problem = std::move(problem)});
   std::vector<at::Tensor> result = copies_of(value);
-  by_size(
-      result, [&](const auto& small) { tensors::broadcast_coalesced(comm, small, from); },
-      [&](const at::Tensor& large) { comm.run(tensors::broadcast_op(large, from)); });
+  tensors::broadcast_coalesced(comm, result, from);
   return result;
 }
 
@@ -453,12 +371,8 @@ std::vector<at::Tensor> pad_leaves(comm::Communicator& comm, const detail::Neste
     most.push_back(along ? leaf.size(*along) : 0);
   }
   if (most.empty()) return result;
-  db_op op{};
-  op.kind = DB_ALL_REDUCE;
-  op.dtype = DB_I64;
+  db_op op = tensors::host_op(DB_ALL_REDUCE, DB_I64, most.data(), most.data(), most.size());
   op.reduce = DB_MAX;
-  op.send = op.recv = most.data();
-  op.count = most.size();
   comm.run(op);
   for (size_t i = 0; i < result.size(); ++i) {
     at::Tensor& leaf = result[i];

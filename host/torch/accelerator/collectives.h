@@ -18,9 +18,6 @@ namespace coupler {
 
 enum class ReduceOp;  // accelerator.h
 
-// Leaves up to this many bytes share a message: copying larger ones costs more than a message.
-constexpr int64_t kPackUpTo = int64_t{64} << 10;
-
 std::vector<at::Tensor> gather_leaves(comm::Communicator& comm, const detail::NestedView& value);
 
 // samples: which rows of this rank's leaves count; empty outside of a loop.

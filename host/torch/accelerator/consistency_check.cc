@@ -3,8 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "comm/flight_recorder.h"
+#include "tensors/tensor_ops.h"
 
 namespace coupler {
 namespace {
@@ -18,9 +21,7 @@ struct Header {
 static_assert(sizeof(Header) == 32);
 
 // One line of a description: a place in the value, and what is there.
-struct Line {
-  std::string where, what;
-};
+using Line = std::pair<std::string, std::string>;
 
 constexpr int64_t kAnySize = -1;
 
@@ -64,48 +65,31 @@ std::string form_text(const at::Tensor& leaf, SameSizes same) {
   return fmt::format("{} [{}]{}", toString(leaf.scalar_type()), fmt::join(sizes, ", "), device);
 }
 
-// The signature as a string: the operation, then a line for each node of the value. A NUL ends each
-// part; no part contains one.
-std::string describe(const CollectiveSignature& signature) {
-  std::string text = signature.operation + '\0' + '\0';
-  if (signature.value == nullptr) return text;
+// The signature: the operation, then a line for each node of the value.
+std::vector<Line> describe(const CollectiveSignature& signature) {
+  std::vector<Line> lines = {{signature.operation, ""}};
+  if (signature.value == nullptr) return lines;
   for (const detail::DescribedNode& node : detail::describe_nodes(*signature.value)) {
-    text += node.path + '\0';
-    text += node.leaf < 0 ? node.what
-                          : form_text(signature.value->leaves[static_cast<size_t>(node.leaf)],
-                                      signature.same);
-    text += '\0';
+    lines.emplace_back(
+        node.path,
+        node.leaf < 0
+            ? node.what
+            : form_text(signature.value->leaves[static_cast<size_t>(node.leaf)], signature.same));
   }
-  return text;
-}
-
-std::vector<Line> lines_of(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\0', at), text.size());
-    parts.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  std::vector<Line> lines;
-  for (size_t i = 0; i + 1 < parts.size(); i += 2) lines.push_back({parts[i], parts[i + 1]});
   return lines;
 }
 
 // Sends the string of rank `from` to all ranks.
 std::string broadcast_text(comm::Communicator& comm, std::string text, int from) {
-  db_op op{};
-  op.kind = DB_BROADCAST;
-  op.dtype = DB_U64;
-  op.root_or_peer = from;
+  const auto broadcast = [&](db_dtype dtype, void* data, uint64_t count) {
+    db_op op = tensors::host_op(DB_BROADCAST, dtype, data, data, count);
+    op.root_or_peer = from;
+    comm.run(op);
+  };
   uint64_t size = text.size();
-  op.send = op.recv = &size;
-  op.count = 1;
-  comm.run(op);
+  broadcast(DB_U64, &size, 1);
   text.resize(size);
-  op.dtype = DB_U8;
-  op.send = op.recv = text.data();
-  op.count = size;
-  if (size > 0) comm.run(op);
+  if (size > 0) broadcast(DB_U8, text.data(), size);
   return text;
 }
 
@@ -116,42 +100,41 @@ std::string broadcast_text(comm::Communicator& comm, std::string text, int from)
   if (own) throw Error(*signature.problem);
   throw Error(code,
               fmt::format("{}: rank {} cannot take part: {}", signature.operation, rank, text),
-              {.rank = rank, .subject = signature.operation, .hint = {}});
+              {.rank = rank, .subject = signature.operation});
 }
 
 // others: the ranks that differ from rank 0, in ascending order.
 [[noreturn]] void throw_difference(comm::Communicator& comm, const CollectiveSignature& signature,
                                    const std::vector<int>& others) {
   const int other = others[0];
-  const std::string own = describe(signature);
-  const std::string first_text = broadcast_text(comm, own, 0);
-  const std::string other_text = broadcast_text(comm, own, other);
-  const std::vector<Line> first = lines_of(first_text), second = lines_of(other_text);
+  const nlohmann::json own = describe(signature);
+  const std::string sent = own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const auto first = nlohmann::json::parse(broadcast_text(comm, sent, 0)).get<std::vector<Line>>();
+  const auto second =
+      nlohmann::json::parse(broadcast_text(comm, sent, other)).get<std::vector<Line>>();
   const std::string also = others.size() == 1 ? ""
                                               : fmt::format(" ({} ranks differ from rank 0: {})",
                                                             others.size(), fmt::join(others, ", "));
-  if (first[0].where != second[0].where) {
+  const std::string& operation = first[0].first;
+  if (operation != second[0].first) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("rank 0 calls {}, but rank {} calls {}{}", first[0].where, other,
-                            second[0].where, also),
+                fmt::format("rank 0 calls {}, but rank {} calls {}{}", operation, other,
+                            second[0].first, also),
                 {.rank = other,
-                 .subject = first[0].where,
+                 .subject = operation,
                  .hint = "call the same collectives in the same order on every rank"});
   }
   size_t at = 1;
-  while (at < std::min(first.size(), second.size()) && first[at].where == second[at].where &&
-         first[at].what == second[at].what) {
-    ++at;
-  }
+  while (at < std::min(first.size(), second.size()) && first[at] == second[at]) ++at;
   const Line missing = {"", "nothing"};
-  const Line& a = at < first.size() ? first[at] : missing;
-  const Line& b = at < second.size() ? second[at] : missing;
+  const auto& [a_where, a_what] = at < first.size() ? first[at] : missing;
+  const auto& [b_where, b_what] = at < second.size() ? second[at] : missing;
   throw Error(ErrorCode::kMismatch,
               fmt::format("{}: ranks 0 and {} differ: value{} is {} on rank 0, value{} is {} on "
                           "rank {}{}",
-                          first[0].where, other, a.where, a.what, b.where, b.what, other, also),
+                          operation, other, a_where, a_what, b_where, b_what, other, also),
               {.rank = other,
-               .subject = "value" + a.where,
+               .subject = "value" + a_where,
                .hint = "give values of the same structure, dtypes and shapes on every rank; "
                        "pad_across_processes makes sizes equal"});
 }
@@ -174,6 +157,12 @@ void SignatureHash::add(std::string_view text) {
   }
 }
 
+Error no_such_rank(const std::string& operation, const comm::Communicator& comm) {
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("{}: there is no such rank in a world of {}", operation, comm.size()),
+          {.subject = operation, .hint = "name a rank from 0 to world - 1"}};
+}
+
 std::vector<int64_t> check_consistency(comm::Communicator& comm,
                                        const CollectiveSignature& signature) {
   if (comm.size() == 1) {
@@ -185,13 +174,8 @@ std::vector<int64_t> check_consistency(comm::Communicator& comm,
       hash.low(), hash.high(), signature.number,
       signature.problem ? static_cast<uint64_t>(signature.problem->code()) + 1 : 0};
   std::vector<Header> all(static_cast<size_t>(comm.size()));
-  db_op op{};
-  op.kind = DB_ALL_GATHER;
-  op.dtype = DB_U64;
-  op.send = &mine;
-  op.recv = all.data();
-  op.count = sizeof(Header) / sizeof(uint64_t);
-  comm.run(op);
+  comm.run(tensors::host_op(DB_ALL_GATHER, DB_U64, &mine, all.data(),
+                            sizeof(Header) / sizeof(uint64_t)));
 
   std::vector<int> others;
   std::vector<int64_t> numbers;

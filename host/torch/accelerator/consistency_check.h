@@ -8,7 +8,6 @@
 #include <coupler/nested.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -50,5 +49,8 @@ struct CollectiveSignature {
 // rank; or Error(kMismatch) naming two ranks, the place in the value and what each has there.
 std::vector<int64_t> check_consistency(comm::Communicator& comm,
                                        const CollectiveSignature& signature);
+
+// The problem of an operation that is given a rank outside of the communicator.
+Error no_such_rank(const std::string& operation, const comm::Communicator& comm);
 
 }  // namespace coupler

@@ -1,5 +1,4 @@
 #include <ATen/ops/cat.h>
-#include <coupler/error.h>
 #include <coupler/nested.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -200,9 +199,9 @@ int64_t find_batch_size(const NestedView& view) {
 
 SplitRange split_range(int64_t count, int rank, int world_size, bool apply_padding) {
   if (rank < 0 || rank >= world_size) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("split_between: rank {} is outside the world of {}", rank, world_size),
-                {.rank = -1, .subject = "rank", .hint = "name a rank from 0 to world - 1"});
+    fail_argument(
+        fmt::format("split_between: rank {} is outside the world of {}", rank, world_size), "rank",
+        "name a rank from 0 to world - 1");
   }
   const int64_t each = count / world_size, more = count % world_size;
   SplitRange part;
@@ -214,18 +213,16 @@ SplitRange split_range(int64_t count, int rank, int world_size, bool apply_paddi
 
 void refuse_lengths(const std::string& first, int64_t count, const std::string& other,
                     int64_t other_count) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("split_between_processes: \"{}\" has {} elements and \"{}\" has {}",
-                          first, count, other, other_count),
-              {.rank = -1, .subject = other, .hint = "the values of a map must be equally long"});
+  fail_argument(fmt::format("split_between_processes: \"{}\" has {} elements and \"{}\" has {}",
+                            first, count, other, other_count),
+                other, "the values of a map must be equally long");
 }
 
 int64_t rows_to_split(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.dim() > 0) return tensor.size(0);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("split_between_processes: {} tensor has no rows to split",
-                          tensor.defined() ? "a scalar" : "an undefined"),
-              {.rank = -1, .subject = {}, .hint = "give a tensor of one dimension or more"});
+  fail_argument(fmt::format("split_between_processes: {} tensor has no rows to split",
+                            tensor.defined() ? "a scalar" : "an undefined"),
+                "", "give a tensor of one dimension or more");
 }
 
 at::Tensor take(const at::Tensor& tensor, const SplitRange& part) {

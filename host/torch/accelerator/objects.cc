@@ -5,6 +5,7 @@
 
 #include "accelerator/accelerator.h"
 #include "accelerator/consistency_check.h"
+#include "tensors/tensor_ops.h"
 
 namespace coupler::detail {
 namespace {
@@ -13,7 +14,7 @@ std::optional<Error> problem_of(const std::string& operation, const EncodedObjec
   if (object.problem.empty()) return std::nullopt;
   return Error(ErrorCode::kInvalidArgument,
                fmt::format("{}: the object cannot be sent: {}", operation, object.problem),
-               {.rank = -1, .subject = operation, .hint = {}});
+               {.subject = operation});
 }
 
 // The size that a rank announced, checked before memory is allocated for it.
@@ -22,14 +23,6 @@ size_t checked_size(const char* operation, int rank, int64_t size) {
     ObjectCollectives::refuse(operation, rank, fmt::format("its size is {} bytes", size));
   }
   return static_cast<size_t>(size);
-}
-
-db_op bytes_op(db_kind kind, uint64_t count) {
-  db_op op{};
-  op.kind = kind;
-  op.dtype = DB_U8;
-  op.count = count;
-  return op;
 }
 
 }  // namespace
@@ -57,10 +50,7 @@ std::vector<ObjectBytes> ObjectCollectives::gather(Accelerator& accelerator, con
   }
   ObjectBytes sent = object.bytes, received(most * sizes.size());
   sent.resize(most);
-  db_op op = bytes_op(DB_ALL_GATHER, most);
-  op.send = sent.data();
-  op.recv = received.data();
-  comm.run(op);
+  comm.run(tensors::host_op(DB_ALL_GATHER, DB_U8, sent.data(), received.data(), most));
   std::vector<ObjectBytes> result;
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     const auto start = received.begin() + static_cast<std::ptrdiff_t>(rank * most);
@@ -74,20 +64,14 @@ ObjectBytes ObjectCollectives::broadcast(Accelerator& accelerator, const Encoded
   comm::Communicator& comm = *accelerator.impl_->comm;
   const std::string operation = fmt::format("broadcast_object(from {})", from);
   auto problem = problem_of(operation, object);
-  if (from < 0 || from >= comm.size()) {
-    problem.emplace(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: there is no such rank in a world of {}", operation, comm.size()),
-        ErrorDetail{-1, operation, "name a rank from 0 to world - 1"});
-  }
+  if (from < 0 || from >= comm.size()) problem = no_such_rank(operation, comm);
   const auto sizes = check_consistency(comm, {.operation = operation,
                                               .number = static_cast<int64_t>(object.bytes.size()),
                                               .problem = std::move(problem)});
   ObjectBytes bytes = object.bytes;
   bytes.resize(checked_size("broadcast_object", from, sizes[static_cast<size_t>(from)]));
-  db_op op = bytes_op(DB_BROADCAST, bytes.size());
+  db_op op = tensors::host_op(DB_BROADCAST, DB_U8, bytes.data(), bytes.data(), bytes.size());
   op.root_or_peer = from;
-  op.send = op.recv = bytes.data();
   comm.run(op);
   return bytes;
 }

@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "accelerator/accelerator.h"
 #include "accelerator/consistency_check.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "dry_run/dry_run.h"
@@ -41,8 +41,8 @@ constexpr int kRowBits = 31;
 // The number of rows of a batch. Throws if a tensor has no rows or if their numbers differ.
 int64_t rows_of(const char* name, const std::vector<at::Tensor>& values) {
   const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("the {} of the batch: {}", name, what),
-                {.subject = name, .hint = "give tensors [rows, …] with a row for each sample"});
+    fail_argument(fmt::format("the {} of the batch: {}", name, what), name,
+                  "give tensors [rows, …] with a row for each sample");
   };
   if (values.empty()) refuse("it has no tensors");
   for (const at::Tensor& value : values) {
@@ -77,34 +77,33 @@ uint32_t signature_of(const pipelining::BatchWork& work, const strategy::Model& 
 }
 
 [[noreturn]] void throw_rows_differ(int64_t inputs, int64_t targets) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("the input has {} rows, but the target has {}", inputs, targets),
-              {.subject = "target",
-               .hint = "give every process the same batches: the first reads the inputs, the "
-                       "last the targets (a loader that is not prepared gives all of them the "
-                       "same)"});
+  fail_argument(fmt::format("the input has {} rows, but the target has {}", inputs, targets),
+                "target",
+                "give every process the same batches: the first reads the inputs, the "
+                "last the targets (a loader that is not prepared gives all of them the "
+                "same)");
 }
 
-void check_batch(const pipelining::PipelineRunner& runner, const pipelining::BatchWork& work,
-                 int64_t micro_batches, int64_t& rows) {
+// The rows of this rank's part of the batch; 0 if it reads neither inputs nor targets.
+int64_t checked_rows(const pipelining::PipelineRunner& runner, const pipelining::BatchWork& work,
+                     int64_t micro_batches) {
+  int64_t rows = 0;
   if (runner.is_first()) {
     rows = rows_of("input", work.inputs);
     if (rows < micro_batches) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("a batch of {} rows cannot be split into {} micro-batches", rows,
-                              micro_batches),
-                  {.subject = "micro_batches",
-                   .hint = "set fewer micro_batches, or give larger batches (drop_last leaves out "
-                           "a small last one)"});
+      fail_argument(fmt::format("a batch of {} rows cannot be split into {} micro-batches", rows,
+                                micro_batches),
+                    "micro_batches",
+                    "set fewer micro_batches, or give larger batches (drop_last leaves out "
+                    "a small last one)");
     }
   }
-  if (!work.training || !runner.is_last()) return;
+  if (!work.training || !runner.is_last()) return rows;
   const int64_t targets = rows_of("target", work.targets);
   if (runner.is_first() && targets != rows) throw_rows_differ(rows, targets);
-  rows = targets;
-  if (work.loss) return;
-  throw Error(ErrorCode::kInvalidArgument, "no loss function is given",
-              {.subject = "loss", .hint = "pass a function of output and target"});
+  if (!work.loss)
+    fail_argument("no loss function is given", "loss", "pass a function of output and target");
+  return targets;
 }
 
 // Before a batch begins, every rank reports what it has of it. Then all ranks know the number of
@@ -115,7 +114,7 @@ void agree_on_batch(pipelining::PipelineRunner& runner, pipelining::BatchWork& w
   CollectiveSignature signature{.operation = operation};
   int64_t rows = 0;
   try {
-    check_batch(runner, work, micro_batches, rows);
+    rows = checked_rows(runner, work, micro_batches);
   } catch (const Error& problem) {
     signature.problem = problem;
   }
@@ -169,9 +168,8 @@ at::Tensor PipelineParallel::forward(const at::Tensor& input, CallSite) {
   const pipelining::Values outputs = forward_all({input});
   if (outputs.empty()) return {};
   if (outputs.size() == 1) return outputs[0];
-  throw Error(ErrorCode::kUsage,
-              fmt::format("forward: the model returns {} tensors, not one", outputs.size()),
-              {.subject = "forward", .hint = "call forward_all"});
+  fail_usage(fmt::format("forward: the model returns {} tensors, not one", outputs.size()),
+             "forward", "call forward_all");
 }
 
 pipelining::Values PipelineParallel::forward_all(const pipelining::Values& inputs, CallSite) {
@@ -190,9 +188,8 @@ double PipelineParallel::train_step(const at::Tensor& input, const at::Tensor& t
   if (loss) {
     of_all = [&](const pipelining::Values& outputs, const pipelining::Values& targets) {
       if (outputs.size() == 1) return loss(outputs[0], targets[0]);
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("train_step: the model returns {} tensors, not one", outputs.size()),
-                  {.subject = "train_step", .hint = "call train_step_all"});
+      fail_usage(fmt::format("train_step: the model returns {} tensors, not one", outputs.size()),
+                 "train_step", "call train_step_all");
     };
   }
   return train_step_all({input}, {target}, of_all);
@@ -254,11 +251,10 @@ void require_known(const config::Config& config) {
 // Broadcasts rank 0's result, so that all ranks use the same.
 sharding::StageBegins agreed_begins(comm::Communicator& comm, sharding::StageBegins own,
                                     int stages) {
-  const at::Tensor numbers = at::zeros({stages}, at::kLong);
-  int64_t* const data = numbers.mutable_data_ptr<int64_t>();
-  if (comm.rank() == 0) std::copy(own.begin(), own.end(), data);
-  if (comm.size() > 1) comm.run(tensors::broadcast_op(numbers, 0));
-  return {data, data + stages};
+  own.resize(static_cast<size_t>(stages));
+  if (comm.size() > 1)
+    comm.run(tensors::host_op(DB_BROADCAST, DB_U64, own.data(), own.data(), own.size()));
+  return own;
 }
 
 sharding::StageBegins cut(comm::Communicator& comm, const pipelining::LayerList& layers,
@@ -321,9 +317,8 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   PipelineOptions options = given;
   if (options.micro_batches == 0) options.micro_batches = impl.process.world_size;
   if (options.micro_batches < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("micro_batches is {}, but must be at least 1", options.micro_batches),
-                {.subject = "micro_batches", .hint = "0 makes one for each process"});
+    fail_argument(fmt::format("micro_batches is {}, but must be at least 1", options.micro_batches),
+                  "micro_batches", "0 makes one for each process");
   }
   if (impl.dry_run != nullptr) {
     throw Error(ErrorCode::kUnsupported,
@@ -341,8 +336,8 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   require_known(impl.config);
   strategy::Model model = strategy::describe(module, impl.device);
   if (impl.find(model.identity) != nullptr) {
-    throw Error(ErrorCode::kUsage, fmt::format("the model '{}' was prepared twice", model.name),
-                {.subject = model.name, .hint = "pass it to prepare_pipeline only"});
+    fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
+               "pass it to prepare_pipeline only");
   }
   const pipelining::LayerList list = pipelining::layer_list_of(module, model);
   const std::shared_ptr<comm::Communicator> comm =

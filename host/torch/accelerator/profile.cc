@@ -21,8 +21,10 @@
 #include "accelerator/accelerator.h"
 #include "accelerator/trace_file.h"
 #include "base/durable_file.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "tensors/tensor_ops.h"
 
 namespace coupler {
 namespace {
@@ -34,12 +36,10 @@ namespace kineto = torch::profiler::impl;
 constexpr auto kLongestWait = std::chrono::seconds(10);
 
 kineto::ProfilerConfig profiler_config(const config::ProfileConfig& config) {
-  kineto::ExperimentalConfig experimental;
   // LibTorch computes floating-point operations from the shapes.
   return kineto::ProfilerConfig(kineto::ProfilerState::KINETO,
                                 config.record_shapes || config.with_flops, config.profile_memory,
-                                config.with_stack, config.with_flops,
-                                /*with_modules=*/false, experimental);
+                                config.with_stack, config.with_flops);
 }
 
 // The floating-point operations of the recorded ones, by their id in the trace. LibTorch estimates
@@ -70,24 +70,9 @@ std::string joined_path(const config::ProfileConfig& config, int64_t round) {
 
 // One number to or from another rank.
 db_op message(db_kind kind, int peer, int64_t& value) {
-  db_op op{};
-  op.kind = kind;
-  op.dtype = DB_I64;
-  op.count = 1;
+  db_op op = kind == DB_SEND ? tensors::host_op(DB_SEND, DB_I64, &value, nullptr, 1)
+                             : tensors::host_op(DB_RECV, DB_I64, nullptr, &value, 1);
   op.root_or_peer = peer;
-  if (kind == DB_SEND) {
-    op.send = &value;
-  } else {
-    op.recv = &value;
-  }
-  return op;
-}
-
-db_op barrier() {
-  db_op op{};
-  op.kind = DB_BARRIER;
-  op.dtype = DB_U8;
-  op.memory = DB_MEMORY_HOST;
   return op;
 }
 
@@ -165,7 +150,7 @@ std::unique_ptr<Profile> Profile::make(const config::ProfileConfig& config,
     ready = false;
   }
   // Rank 0 merges the traces it finds, so all ranks must have removed earlier ones by then.
-  if (process.world_size > 1) comm.run(barrier());
+  if (process.world_size > 1) comm.run(tensors::host_op(DB_BARRIER));
   if (!ready) return nullptr;
   return std::unique_ptr<Profile>(new Profile(config, process, on_cuda, offset));
 }
@@ -323,15 +308,13 @@ namespace {
 
 void require_at_least_0(const char* name, int64_t value) {
   if (value >= 0) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("profile: {} is {}, but must be at least 0", name, value),
-              {.subject = name, .hint = "it counts passes through the loop's body"});
+  fail_argument(fmt::format("profile: {} is {}, but must be at least 0", name, value), name,
+                "it counts passes through the loop's body");
 }
 
 config::ProfileConfig config_of(const ProfileOptions& options) {
   if (options.dir.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "profile: dir is empty",
-                {.subject = "dir", .hint = "name the folder that traces are written to"});
+    fail_argument("profile: dir is empty", "dir", "name the folder that traces are written to");
   }
   require_at_least_0("skip_first", options.skip_first);
   require_at_least_0("wait", options.wait);
@@ -370,8 +353,8 @@ ScopeGuard Accelerator::profile(const ProfileOptions& options, CallSite) {
   }
   if (impl.dry_run != nullptr) return ScopeGuard(nullptr);
   if (impl.profile != nullptr) {
-    throw Error(ErrorCode::kUsage, "profile: another profile is active",
-                {.subject = "profile", .hint = "end its scope before the next begins"});
+    fail_usage("profile: another profile is active", "profile",
+               "end its scope before the next begins");
   }
   impl.profile = Profile::make(config, impl.process, impl.device.is_cuda(), *impl.comm);
   return ScopeGuard([&impl] { impl.profile.reset(); });
