@@ -2,11 +2,10 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "accelerator/consistency_check.h"
 #include "accelerator/profile.h"
 #include "base/durable_file.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/restore.h"
 #include "checkpoint/snapshot.h"
@@ -24,14 +24,6 @@ namespace {
 
 constexpr const char* kDefaultFolder = "checkpoints";
 
-checkpoint::CheckpointCommit::Options options_of(const rendezvous::ProcessInfo& process,
-                                                 const config::CheckpointConfig& config) {
-  return {.rank = process.rank,
-          .world_size = process.world_size,
-          .timeout = config.timeout,
-          .total_limit = config.total_limit};
-}
-
 std::shared_ptr<store::Store> part_of(const std::shared_ptr<store::Store>& store,
                                       const char* name) {
   return store == nullptr ? nullptr : store::Store::with_prefix(store, name);
@@ -40,9 +32,7 @@ std::shared_ptr<store::Store> part_of(const std::shared_ptr<store::Store>& store
 // Lowers the priority of this thread, and of what it starts, below that of training.
 void stand_back() {
   constexpr int kSteps = 10;
-  errno = 0;
-  const int now = ::getpriority(PRIO_PROCESS, 0);  // of this thread, on Linux
-  if (errno == 0) ::setpriority(PRIO_PROCESS, 0, now + kSteps);
+  [[maybe_unused]] const int now = ::nice(kSteps);  // of this thread only, on Linux
 }
 
 std::vector<checkpoint::NamedFile> write_all(const checkpoint::CheckpointCommit::Save& save,
@@ -57,9 +47,41 @@ std::vector<checkpoint::NamedFile> write_all(const checkpoint::CheckpointCommit:
   return written;
 }
 
+// Empty if the action throws nothing.
+std::optional<Error> problem_in(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::kInternal, error.what());
+  }
+  return std::nullopt;
+}
+
 // After these errors the job cannot continue.
 bool ends_the_job(const Error& error) {
   return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
+}
+
+// The same for every file of one save. For older checkpoints without an identity: the step.
+int64_t number_of_save(const checkpoint::Manifest& manifest) {
+  constexpr size_t kDigits = 15;  // hex digits of the identity that fit into an int64_t
+  return manifest.save.empty() ? manifest.steps
+                               : std::stoll(manifest.save.substr(0, kDigits), nullptr, 16);
+}
+
+// saves: by rank. On several machines, the same path may be a different folder on each.
+void check_same_save(const std::string& path, const std::vector<int64_t>& saves) {
+  const auto other =
+      std::find_if(saves.begin(), saves.end(), [&](int64_t save) { return save != saves.front(); });
+  if (other == saves.end()) return;
+  const auto rank = static_cast<int>(other - saves.begin());
+  throw Error(ErrorCode::kMismatch,
+              fmt::format("rank {} finds a different save in {} than rank 0", rank, path),
+              {.rank = rank,
+               .subject = path,
+               .hint = "put checkpoint.dir on a file system that all machines share"});
 }
 
 }  // namespace
@@ -67,7 +89,10 @@ bool ends_the_job(const Error& error) {
 Checkpoints::Checkpoints(Accelerator::Impl& impl)
     : impl_(impl),
       writer_(part_of(impl.store, "coupler/checkpoint"),
-              options_of(impl.process, impl.config.checkpoint)),
+              {.rank = impl.process.rank,
+               .world_size = impl.process.world_size,
+               .timeout = impl.config.checkpoint.timeout,
+               .total_limit = impl.config.checkpoint.total_limit}),
       questions_(part_of(impl.store, "coupler/load")) {
   if (by_itself()) {
     preemption_ =
@@ -115,12 +140,10 @@ std::string Checkpoints::folder_or(const std::string& folder) const {
 
 std::future<std::string> Checkpoints::begin(const std::string& folder, bool async) {
   if (impl_.accumulation.pending()) {
-    throw Error(
-        ErrorCode::kUsage,
+    fail_usage(
         "a checkpoint was requested while gradients are being accumulated, which it would "
         "lose",
-        {.subject = "save_state",
-         .hint = "save when accelerator.sync_gradients() is true, outside of accumulate()"});
+        "save_state", "save when accelerator.sync_gradients() is true, outside of accumulate()");
   }
   take_end();
   failure_.reset();
@@ -128,18 +151,13 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   for (const auto& model : impl_.models) model->synchronize();
   const int64_t steps_now = steps();
   const checkpoint::CheckpointCommit::Save save = writer_.begin(folder, steps_now);
-  std::optional<Error> problem;
   std::shared_ptr<checkpoint::Snapshot> snapshot;
-  try {
+  const std::optional<Error> problem = problem_in([&] {
     for (const Hook& hook : save_hooks) hook(save.path);
     snapshot = std::make_shared<checkpoint::Snapshot>(
         checkpoint::take_snapshot(job(), async, copy_.get()));
     if (async) copy_ = snapshot;
-  } catch (const Error& error) {
-    problem = error;
-  } catch (const std::exception& error) {
-    problem = Error(ErrorCode::kInternal, error.what());
-  }
+  });
   checkpoint::Manifest facts{
       .steps = steps_now,
       .backend = impl_.plugin.name(),
@@ -147,7 +165,6 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
       .coupler_version = COUPLER_VERSION,
       .libtorch_version = TORCH_VERSION};
   if (snapshot != nullptr) facts.state = std::move(snapshot->state);
-  saved_steps_ = facts.steps;
   return std::async(async ? std::launch::async : std::launch::deferred,
                     [this, save, problem, snapshot, async, facts = std::move(facts)]() mutable {
                       if (async) stand_back();
@@ -158,24 +175,22 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
                     });
 }
 
+void Checkpoints::log_saved(const std::string& path) const {
+  if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+}
+
 std::string Checkpoints::save(const std::string& folder) {
-  const int64_t before = saved_steps_;
-  try {
-    const std::string path = begin(folder_or(folder), /*async=*/false).get();
-    if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
-    return path;
-  } catch (...) {
-    saved_steps_ = before;
-    throw;
-  }
+  std::string path = begin(folder_or(folder), /*async=*/false).get();
+  saved_steps_ = steps();
+  log_saved(path);
+  return path;
 }
 
 // Waits for the current write to end, and logs the result.
 void Checkpoints::take_end() {
   if (!writing_.valid()) return;
   try {
-    const std::string path = writing_.get();
-    if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+    log_saved(writing_.get());
   } catch (const Error& error) {
     if (ends_the_job(error)) throw;
     log(LogLevel::kError, "checkpoint", error.what());
@@ -191,19 +206,17 @@ void Checkpoints::wait() {
 
 // In a loop a failed checkpoint does not end the job: older ones exist, and the next may succeed.
 void Checkpoints::auto_save() {
-  const int64_t before = saved_steps_;
   try {
     auto writing = begin(impl_.config.checkpoint.dir, impl_.config.checkpoint.async);
     if (impl_.config.checkpoint.async) {
       writing_ = std::move(writing);
     } else {
-      const std::string path = writing.get();
-      if (impl_.process.rank == 0) log(LogLevel::kInfo, "checkpoint", "saved " + path);
+      log_saved(writing.get());
     }
+    saved_steps_ = steps();
   } catch (const Error& error) {
     if (ends_the_job(error)) throw;
     log(LogLevel::kError, "checkpoint", error.what());
-    saved_steps_ = before;
   }
 }
 
@@ -241,53 +254,8 @@ ScopeGuard Checkpoints::add_hook(std::list<Hook>& hooks, Hook hook) {
   return ScopeGuard([&hooks, place] { hooks.erase(place); });
 }
 
-// ---- Accelerator ----
-
-void Accelerator::register_object(std::unique_ptr<detail::Stateful> object) {
-  impl_->checkpoints->add(std::move(object));
-}
-std::string Accelerator::save_state(const std::string& folder, CallSite) {
-  return impl_->checkpoints->save(folder);
-}
-void Accelerator::load_state(const std::string& path, CallSite) { impl_->checkpoints->load(path); }
-bool Accelerator::resume(CallSite) { return impl_->checkpoints->resume(); }
-void Accelerator::wait_for_checkpoint() { impl_->checkpoints->wait(); }
-void Accelerator::on_step_end(CallSite) {
-  if (impl_->profile != nullptr) impl_->profile->step();
-  impl_->checkpoints->on_step_end();
-}
-ScopeGuard Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
-  return impl_->checkpoints->add_hook(impl_->checkpoints->save_hooks, std::move(hook));
-}
-ScopeGuard Accelerator::register_load_state_pre_hook(CheckpointHook hook) {
-  return impl_->checkpoints->add_hook(impl_->checkpoints->load_hooks, std::move(hook));
-}
-
-namespace {
-
-// The same for every file of one save. For older checkpoints without an identity: the step.
-int64_t number_of_save(const checkpoint::Manifest& manifest) {
-  constexpr size_t kDigits = 15;  // hex digits of the identity that fit into an int64_t
-  return manifest.save.empty() ? manifest.steps
-                               : std::stoll(manifest.save.substr(0, kDigits), nullptr, 16);
-}
-
-// saves: by rank. On several machines, the same path may be a different folder on each.
-void check_same_save(const std::string& path, const std::vector<int64_t>& saves) {
-  const auto other =
-      std::find_if(saves.begin(), saves.end(), [&](int64_t save) { return save != saves.front(); });
-  if (other == saves.end()) return;
-  const auto rank = static_cast<int>(other - saves.begin());
-  throw Error(ErrorCode::kMismatch,
-              fmt::format("rank {} finds a different save in {} than rank 0", rank, path),
-              {.rank = rank,
-               .subject = path,
-               .hint = "put checkpoint.dir on a file system that all machines share"});
-}
-
-}  // namespace
-
 std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
+  if (questions_ == nullptr) return find();
   const std::string key = std::to_string(asked_++);
   std::string found, problem;
   if (impl_.process.rank == 0) {
@@ -295,20 +263,18 @@ std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
       found = find();
     } catch (const Error& error) {
       problem = error.what();
-      if (questions_ == nullptr) throw;
     }
-    if (questions_ == nullptr) return found;
     questions_->set(key, (problem.empty() ? "+" : "-") + (problem.empty() ? found : problem));
   } else {
     const auto said = questions_->get(key, impl_.config.checkpoint.timeout);
     if (!said || said->empty()) {
       throw Error(ErrorCode::kTimeout, "rank 0 did not say which checkpoint to load",
-                  {.rank = 0, .subject = "checkpoint.timeout", .hint = {}});
+                  {.rank = 0, .subject = "checkpoint.timeout"});
     }
     (said->front() == '+' ? found : problem) = said->substr(1);
   }
   if (!problem.empty()) {
-    throw Error(ErrorCode::kIo, problem, {.rank = 0, .subject = "checkpoint", .hint = {}});
+    throw Error(ErrorCode::kIo, problem, {.rank = 0, .subject = "checkpoint"});
   }
   return found;
 }
@@ -316,14 +282,7 @@ std::string Checkpoints::of_rank_0(const std::function<std::string()>& find) {
 // What `action` returns on each rank. If it throws on one rank, every rank throws.
 std::vector<int64_t> Checkpoints::on_all_ranks(const std::function<int64_t()>& action) {
   int64_t number = 0;
-  std::optional<Error> problem;
-  try {
-    number = action();
-  } catch (const Error& error) {
-    problem = error;
-  } catch (const std::exception& error) {
-    problem = Error(ErrorCode::kInternal, error.what());
-  }
+  const std::optional<Error> problem = problem_in([&] { number = action(); });
   return check_consistency(*impl_.comm,
                            {.operation = "load_state", .number = number, .problem = problem});
 }
@@ -411,6 +370,28 @@ bool Checkpoints::resume() {
     return true;
   }
   return by_itself() && load_newest(impl_.config.checkpoint.dir);
+}
+
+// ---- Accelerator ----
+
+void Accelerator::register_object(std::unique_ptr<detail::Stateful> object) {
+  impl_->checkpoints->add(std::move(object));
+}
+std::string Accelerator::save_state(const std::string& folder, CallSite) {
+  return impl_->checkpoints->save(folder);
+}
+void Accelerator::load_state(const std::string& path, CallSite) { impl_->checkpoints->load(path); }
+bool Accelerator::resume(CallSite) { return impl_->checkpoints->resume(); }
+void Accelerator::wait_for_checkpoint() { impl_->checkpoints->wait(); }
+void Accelerator::on_step_end(CallSite) {
+  if (impl_->profile != nullptr) impl_->profile->step();
+  impl_->checkpoints->on_step_end();
+}
+ScopeGuard Accelerator::register_save_state_pre_hook(CheckpointHook hook) {
+  return impl_->checkpoints->add_hook(impl_->checkpoints->save_hooks, std::move(hook));
+}
+ScopeGuard Accelerator::register_load_state_pre_hook(CheckpointHook hook) {
+  return impl_->checkpoints->add_hook(impl_->checkpoints->load_hooks, std::move(hook));
 }
 
 }  // namespace coupler

@@ -53,6 +53,7 @@ class Checkpoints {
   std::string folder_or(const std::string& folder) const;
   std::future<std::string> begin(const std::string& folder, bool async);
   void auto_save();
+  void log_saved(const std::string& path) const;
   void take_end();
   // Returns on every rank what `find` returns on rank 0.
   std::string of_rank_0(const std::function<std::string()>& find);

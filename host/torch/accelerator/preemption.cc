@@ -64,12 +64,13 @@ bool Preemption::due() {
     published_ = true;
     store_->set(kWord, std::to_string(rank_));
   }
-  std::unique_lock lock(mutex_);
-  ++ended_;
-  if (!requested_) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    ++ended_;
+    if (!requested_) return false;
+  }
   if (!last_) {
     // The thread has published this rank's number, which does not count this step.
-    lock.unlock();
     const auto all = store_->get_ranks("ended", world_size_, timeout_);
     int64_t last = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -78,11 +79,10 @@ bool Preemption::due() {
                     fmt::format("the job received SIGTERM, but rank {} did not report how many "
                                 "steps it has ended",
                                 rank),
-                    {.rank = static_cast<int>(rank), .subject = "SIGTERM", .hint = {}});
+                    {.rank = static_cast<int>(rank), .subject = "SIGTERM"});
       }
       last = std::max(last, int64_t{std::stoll(*all[rank])});
     }
-    lock.lock();
     last_ = last + 1;
   }
   return ended_ >= *last_;

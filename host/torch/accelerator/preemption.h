@@ -42,7 +42,7 @@ class Preemption {
   const std::chrono::nanoseconds timeout_;
   struct sigaction previous_ {};
   bool published_ = false;  // this rank has published the signal
-  std::mutex mutex_;        // guards ended_, requested_ and last_
+  std::mutex mutex_;        // guards ended_ and requested_, which thread_ uses, too
   int64_t ended_ = 0;       // steps
   bool requested_ = false;
   std::optional<int64_t> last_;  // the step at which all ranks end
