@@ -16,7 +16,7 @@ NEWCOMER = {
     "cmake --build /tmp/mine/build": "program, first build",
     "echo '// changed' >>/tmp/mine/main.cc && cmake --build /tmp/mine/build": "program, changed",
     "scripts/build dev unit_torch": None,
-    "echo '// changed' >>host/torch/accelerator/mixed_precision.cc && scripts/build dev unit_torch && "
+    "echo '// changed' >>host/torch/accelerator/local_sgd.cc && scripts/build dev unit_torch && "
     "ctest --test-dir build/dev -R '^train_test$'": "a line of host/torch/accelerator changed",
 }
 # In another clone: from scratch to tested.

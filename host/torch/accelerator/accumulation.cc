@@ -1,9 +1,10 @@
 #include "accelerator/accumulation.h"
 
-#include <coupler/error.h>
 #include <fmt/format.h>
 
 #include <utility>
+
+#include "base/error.h"
 
 namespace coupler {
 
@@ -12,11 +13,10 @@ void Accumulation::begin(std::vector<strategy::Strategy*> models, bool last) {
   for (const strategy::Strategy* model : models) {
     const int64_t batches = windows_[model].batches;
     if (model != models[0] && batches != held) {
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("accumulate: '{}' has accumulated {} batches, but '{}' has {}",
-                              models[0]->model().name, held, model->model().name, batches),
-                  {.subject = model->model().name,
-                   .hint = "always pass models to accumulate together, or always separately"});
+      fail_usage(fmt::format("accumulate: '{}' has accumulated {} batches, but '{}' has {}",
+                             models[0]->model().name, held, model->model().name, batches),
+                 model->model().name,
+                 "always pass models to accumulate together, or always separately");
     }
     held = batches;
   }
@@ -74,18 +74,16 @@ BackwardScale Accumulation::scale(std::optional<double> weight, int world_size,
   Window& window = windows_[scope_[0]];
   (weight ? window.weighted : window.plain) = true;
   if (window.weighted && window.plain) {
-    throw Error(ErrorCode::kUsage, "backward with and without a weight in one accumulation window",
-                {.subject = scope_[0]->model().name,
-                 .hint = "give every backward of a window a weight, or none"});
+    fail_usage("backward with and without a weight in one accumulation window",
+               scope_[0]->model().name, "give every backward of a window a weight, or none");
   }
   BackwardScale result;
   if (weight) {
     if (window.averaged) {
-      throw Error(ErrorCode::kUsage,
-                  "a second backward with a weight in a step that has averaged its gradients",
-                  {.subject = scope_[0]->model().name,
-                   .hint = "add the losses and the weights and call backward once; give each model "
-                           "an accumulate() of its own"});
+      fail_usage("a second backward with a weight in a step that has averaged its gradients",
+                 scope_[0]->model().name,
+                 "add the losses and the weights and call backward once; give each model "
+                 "an accumulate() of its own");
     }
     window.weight += *weight;
     if (loop_.sync) {

@@ -1,7 +1,7 @@
 #include <coupler/launch.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -11,7 +11,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -22,6 +21,7 @@
 
 #include "accelerator/launch_call.h"
 #include "base/error.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "rendezvous/process_info.h"
 
@@ -57,16 +57,12 @@ LaunchedFunction function_of(const std::string& name) {
   const auto found = launch_functions().functions.find(name);
   if (found != launch_functions().functions.end()) return found->second;
   std::vector<std::string> known;
-  std::string all;
-  for (const auto& [other, function] : launch_functions().functions) {
-    known.push_back(other);
-    all += (all.empty() ? "" : ", ") + other;
-  }
+  for (const auto& [other, function] : launch_functions().functions) known.push_back(other);
   const std::string nearest = nearest_name(name, known);
   throw usage(name,
               fmt::format("no function is registered as '{}'{}; registered functions: {}", name,
                           nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
-                          all.empty() ? "none" : all),
+                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))),
               fmt::format("register it at namespace scope: const coupler::Launchable "
                           "launchable_{0}(\"{0}\", {0});",
                           name));
@@ -111,10 +107,9 @@ int own_rank() {
     function = call.function();
     const EncodedObject result = function_of(function)(call.arguments());
     if (!result.problem.empty())
-      throw Error(
-          ErrorCode::kInvalidArgument,
+      fail_argument(
           fmt::format("launch: the result of {} cannot be sent: {}", function, result.problem),
-          {.subject = function});
+          function);
     if (own_rank() == 0) call.write_result(result.bytes);
   } catch (...) {
     const Error error = as_error(function, std::current_exception());
@@ -137,8 +132,7 @@ std::string coupler_program() {
       looked += program.string() + ", ";
     }
   }
-  const char* path = std::getenv("PATH");
-  std::string folders = path == nullptr ? "" : path;
+  const std::string folders = environment_value("PATH");
   for (size_t begin = 0; begin < folders.size();) {
     const size_t end = std::min(folders.find(':', begin), folders.size());
     const std::string program = folders.substr(begin, end - begin) + "/coupler";
@@ -206,8 +200,7 @@ std::optional<int> run_and_wait(const std::vector<std::string>& command, const L
     execve(words[0], words.data(), environment.data());
     _exit(127);
   }
-  if (child < 0)
-    throw Error(ErrorCode::kIo, fmt::format("launch: cannot fork: {}", std::strerror(errno)), {});
+  if (child < 0) throw Error(ErrorCode::kIo, "launch: cannot fork: " + errno_message());
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) return std::nullopt;
@@ -267,9 +260,8 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
   if (inside_launch || own_rank() != 0 || rendezvous::detect_process().world_size > 1)
     throw usage("launch", "this process is already a rank of a job", "call launch outside of it");
   if (options.processes < 1)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("launch: processes is {}", options.processes),
-                {.subject = "processes", .hint = "request at least one"});
+    fail_argument(fmt::format("launch: processes is {}", options.processes), "processes",
+                  "request at least one");
   {
     const std::lock_guard lock(launch_functions().mutex);
     if (!launch_functions().twice.empty())
@@ -279,10 +271,9 @@ ObjectBytes detail::run_launch(const LaunchOptions& options, const std::string& 
   }
   if (options.program.empty()) function_of(function);  // throws here rather than in each rank
   if (!arguments.problem.empty())
-    throw Error(
-        ErrorCode::kInvalidArgument,
+    fail_argument(
         fmt::format("launch: the arguments of {} cannot be sent: {}", function, arguments.problem),
-        {.subject = function});
+        function);
   const LaunchCall call(function, arguments.bytes);
   const std::vector<std::string> command = command_of(options, call);
   std::cout << fmt::format("Launching training on {} process{}.\n", options.processes,

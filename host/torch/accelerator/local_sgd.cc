@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "accelerator/accelerator.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "strategy/data_parallel.h"
 
@@ -32,11 +33,9 @@ LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
                    const LocalSGDOptions& options)
     : exceptions_(std::uncaught_exceptions()) {
   if (options.local_sgd_steps < 1) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("LocalSGD: local_sgd_steps is {}, but must be at least 1",
-                    options.local_sgd_steps),
-        {.subject = "local_sgd_steps", .hint = "enabled = false averages gradients in every step"});
+    fail_argument(fmt::format("LocalSGD: local_sgd_steps is {}, but must be at least 1",
+                              options.local_sgd_steps),
+                  "local_sgd_steps", "enabled = false averages gradients in every step");
   }
   Accelerator::Impl& impl = *accelerator.impl_;
   impl.strategy_of(model);  // throws if it is not prepared
@@ -52,12 +51,11 @@ LocalSGD::LocalSGD(Accelerator& accelerator, const detail::ModelRef& model,
     return;
   }
   if (impl.config.training.optimizer_in_backward) {
-    throw Error(
-        ErrorCode::kUsage,
+    fail_usage(
         "LocalSGD: training.optimizer_in_backward is true, which needs local SGD to be set up "
         "before the optimizer",
-        {.subject = "training.optimizer_in_backward",
-         .hint = "set it to false, or set communication.local_sgd_steps instead of LocalSGD"});
+        "training.optimizer_in_backward",
+        "set it to false, or set communication.local_sgd_steps instead of LocalSGD");
   }
   std::shared_ptr<strategy::DataParallel> found = whole_on_every_rank(impl.find(model.identity));
   found->begin_local_sgd(options.local_sgd_steps);

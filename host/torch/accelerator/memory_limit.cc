@@ -50,33 +50,19 @@ class CountingAllocator final : public at::Allocator {
   }
 };
 
-}  // namespace
-
-void enforce_memory_limit(uint64_t limit, int rank) {
-  static auto* const kAllocator = new CountingAllocator;  // tensors may outlive everything
-  residency::MemoryBudget::of_process().start(limit, resident_bytes(), rank);
-  constexpr uint8_t kPriority = 100;
-  c10::SetCPUAllocator(kAllocator, kPriority);
+// Whether `test` is true for the options of any parameter group.
+template <class Options, class Test>
+bool any_group(const torch::optim::Optimizer& optimizer, const Test& test) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
+    return test(static_cast<const Options&>(group.options()));
+  });
 }
-
-void measure_uncounted_memory() {
-  residency::MemoryBudget& budget = residency::MemoryBudget::of_process();
-  if (!budget.on()) return;
-  ::malloc_trim(0);  // returns free heap memory to the system
-  budget.set_resident(resident_bytes());
-}
-
-namespace {
 
 template <class Options>
 double adam_factor(const torch::optim::Optimizer& optimizer) {
-  const auto& groups = optimizer.param_groups();
-  return std::any_of(groups.begin(), groups.end(),
-                     [](const auto& group) {
-                       return static_cast<const Options&>(group.options()).amsgrad();
-                     })
-             ? 3
-             : 2;
+  return any_group<Options>(optimizer, [](const auto& options) { return options.amsgrad(); }) ? 3
+                                                                                              : 2;
 }
 
 std::string parts_of(const estimate::MemoryEstimate& estimate) {
@@ -131,10 +117,21 @@ std::string toml_words(const estimate::Setting& setting) {
   return text;
 }
 
-// The need between two steps, without that of forward and backward.
-uint64_t lower_bound_of(const estimate::MemoryEstimate& estimate) { return estimate.peak; }
-
 }  // namespace
+
+void enforce_memory_limit(uint64_t limit, int rank) {
+  static auto* const kAllocator = new CountingAllocator;  // tensors may outlive everything
+  residency::MemoryBudget::of_process().start(limit, resident_bytes(), rank);
+  constexpr uint8_t kPriority = 100;
+  c10::SetCPUAllocator(kAllocator, kPriority);
+}
+
+void measure_uncounted_memory() {
+  residency::MemoryBudget& budget = residency::MemoryBudget::of_process();
+  if (!budget.on()) return;
+  ::malloc_trim(0);  // returns free heap memory to the system
+  budget.set_resident(resident_bytes());
+}
 
 double state_factor(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) {
@@ -144,10 +141,8 @@ double state_factor(const torch::optim::Optimizer& optimizer) {
     return adam_factor<torch::optim::AdamWOptions>(optimizer);
   }
   if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) {
-    const auto& groups = optimizer.param_groups();
-    return std::any_of(groups.begin(), groups.end(), [](const auto& group) {
-      return static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() != 0;
-    });
+    return any_group<torch::optim::SGDOptions>(
+        optimizer, [](const auto& options) { return options.momentum() != 0; });
   }
   return 0;
 }
@@ -159,7 +154,8 @@ void require_fit(const estimate::StepLog& log, const config::Config& config,
   if (!divided) backend.use = "auto";
   const estimate::MemoryEstimate estimate = estimate::estimate_memory(
       log, backend, process.world_size, config.communication, config.memory);
-  if (lower_bound_of(estimate) <= limit) return;
+  // Without logged events, the peak is the need between two steps.
+  if (estimate.peak <= limit) return;
   const std::vector<Candidate> others = candidates(log, config, process.world_size);
   for (const Candidate& other : others) {
     const uint64_t needed = estimate.base + other.estimate.largest_unit;
@@ -176,15 +172,15 @@ void require_fit(const estimate::StepLog& log, const config::Config& config,
   }
   std::string fitting;
   for (const Candidate& other : others) {
-    if (lower_bound_of(other.estimate) > limit) continue;
+    if (other.estimate.peak > limit) continue;
     fitting += fmt::format("{}{} ({})", fitting.empty() ? "" : "; ", toml_words(other.setting),
-                           format_byte_size(lower_bound_of(other.estimate)));
+                           format_byte_size(other.estimate.peak));
   }
   throw Error(
       ErrorCode::kConfig,
       fmt::format(
           "a rank needs at least {}, but memory.limit is {}: {}; activations are not counted",
-          format_byte_size(lower_bound_of(estimate)), format_byte_size(limit), parts_of(estimate)),
+          format_byte_size(estimate.peak), format_byte_size(limit), parts_of(estimate)),
       {.rank = process.rank,
        .subject = "memory.limit",
        .hint = fitting.empty()

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "config/config.h"
 #include "estimate/step_log.h"
 #include "rendezvous/process_info.h"
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace coupler {
 
@@ -19,17 +22,7 @@ void enforce_memory_limit(uint64_t limit, int rank);
 // counted once prepare has moved it.
 void measure_uncounted_memory();
 
-}  // namespace coupler
-
-namespace torch::optim {
-
 // Whether a model and its optimizer fit into memory.limit, checked before they allocate memory.
-
-class Optimizer;
-
-}  // namespace torch::optim
-
-namespace coupler {
 
 // Bytes of optimizer state per byte of parameters; 0 if that is not known.
 double state_factor(const torch::optim::Optimizer& optimizer);

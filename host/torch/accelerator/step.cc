@@ -1,28 +1,33 @@
-// One training step: accumulation, backward, clipping, and access to gradients.
-#include <ATen/Functions.h>
+// One training step: accumulation, mixed precision, backward, clipping, and access to gradients.
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "accelerator/accelerator.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "dry_run/dry_run.h"
+#include "precision/precision.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {
 namespace {
 
+void require_above_0(const char* name, double value) {
+  if (!(value > 0)) fail_argument(fmt::format("{} is {}, but must be above 0", name, value), "");
+}
+
 // asked: the name of the call that needs gradients.
 void require_gradients(strategy::Strategy& model, const char* asked) {
   if (!model.gradient_sync().has_consumers()) return;
-  throw Error(ErrorCode::kUsage,
-              fmt::format("{}: the optimizer has used the gradients of '{}' during backward "
-                          "(training.optimizer_in_backward is true)",
-                          asked, model.model().name),
-              {.subject = "training.optimizer_in_backward",
-               .hint = "set it to false to clip or read gradients"});
+  fail_usage(fmt::format("{}: the optimizer has used the gradients of '{}' during backward "
+                         "(training.optimizer_in_backward is true)",
+                         asked, model.model().name),
+             "training.optimizer_in_backward", "set it to false to clip or read gradients");
 }
 
 }  // namespace
@@ -49,15 +54,58 @@ void Accelerator::trigger_sync_of(const detail::ModelRef& model) {
   impl_->strategy_of(model).gradient_sync().set_sync(true);
 }
 
+at::Tensor Accelerator::Impl::scale_loss(const at::Tensor& loss,
+                                         const std::vector<strategy::Strategy*>& expected) {
+  if (autocast_type && !autocast_used.exchange(true)) {
+    coupler::log(
+        LogLevel::kWarning, "train",
+        fmt::format(
+            "training.mixed_precision is {}, but there was no accelerator.autocast() before "
+            "this backward: forward ran in the model's own types",
+            config.training.mixed_precision));
+  }
+  return scaler == nullptr ? loss : scaler->scale_loss(loss, {expected.begin(), expected.end()});
+}
+
+AutocastScope Accelerator::autocast(bool enabled) {
+  Impl& impl = *impl_;
+  if (!impl.autocast_type) return AutocastScope(std::nullopt);
+  if (enabled) impl.autocast_used = true;
+  AutocastSettings settings{device().type(), *impl.autocast_type, enabled};
+  // A cached copy would outlive a parameter that is released after use, so the whole model would
+  // end up in memory.
+  settings.cache_casts = std::all_of(impl.models.begin(), impl.models.end(), [](const auto& model) {
+    return model->description().parameters_stay;
+  });
+  settings.fp8_gradients = precision::fp8_gradient_type(impl.config.training);
+  return AutocastScope(settings);
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(), [](const auto& prepared) {
+    const auto state = prepared.state.lock();
+    return state != nullptr && state->step_was_skipped();
+  });
+}
+
+void Accelerator::unscale_gradients() {
+  if (impl_->scaler == nullptr || !sync_gradients()) return;
+  std::vector<strategy::ModelState*> models;
+  for (const auto& model : impl_->models) models.push_back(model.get());
+  impl_->scaler->unscale(models);
+}
+
+double Accelerator::loss_scale() const {
+  return impl_->scaler == nullptr ? 1.0 : impl_->scaler->scale();
+}
+
 void Accelerator::backward(const at::Tensor& loss, CallSite) { backward_of(loss, std::nullopt); }
 
 void Accelerator::backward(const at::Tensor& loss_sum, double weight, CallSite) {
   if (!(weight >= 0) || !std::isfinite(weight)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
+    fail_argument(
         fmt::format("backward: the weight is {}, but must be finite and at least 0", weight),
-        {.subject = "weight",
-         .hint = "pass the number of tokens or samples that the loss sums over"});
+        "weight", "pass the number of tokens or samples that the loss sums over");
   }
   backward_of(loss_sum, weight);
 }
@@ -96,9 +144,8 @@ int64_t Accelerator::gradient_accumulation_steps() const {
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   if (steps < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("gradient_accumulation_steps is {}, but must be at least 1", steps),
-                {.subject = "gradient_accumulation_steps"});
+    fail_argument(fmt::format("gradient_accumulation_steps is {}, but must be at least 1", steps),
+                  "gradient_accumulation_steps");
   }
   impl_->config.training.gradient_accumulation_steps = steps;
 }
@@ -106,10 +153,7 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 bool Accelerator::sync_gradients() const { return impl_->accumulation.loop().sync; }
 
 double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_norm) {
-  if (!(max_norm > 0)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("clip_grad_norm: max_norm is {}, but must be above 0", max_norm));
-  }
+  require_above_0("clip_grad_norm: max_norm", max_norm);
   if (!sync_gradients()) return 0;
   strategy::Strategy& strategy = impl_->strategy_of(model);
   require_gradients(strategy, "clip_grad_norm");
@@ -118,10 +162,7 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
 }
 
 void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_value) {
-  if (!(max_value > 0)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("clip_grad_value: max_value is {}, but must be above 0", max_value));
-  }
+  require_above_0("clip_grad_value: max_value", max_value);
   if (!sync_gradients()) return;
   strategy::Strategy& strategy = impl_->strategy_of(model);
   require_gradients(strategy, "clip_grad_value");
@@ -134,8 +175,8 @@ at::Tensor Accelerator::gradient(const at::Tensor& parameter) {
     require_gradients(*model, "gradient");
     return model->whole_gradient(model->index_of(parameter));
   }
-  throw Error(ErrorCode::kUsage, "gradient: the tensor is not a parameter of a prepared model",
-              {.hint = "pass a parameter of a model given to prepare"});
+  fail_usage("gradient: the tensor is not a parameter of a prepared model", "",
+             "pass a parameter of a model given to prepare");
 }
 
 void Accelerator::for_each_tensor_of(

@@ -1,6 +1,5 @@
 #include "accelerator/tracking.h"
 
-#include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 #include "accelerator/accelerator.h"
 #include "accelerator/checkpoints.h"
 #include "accelerator/profile.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "track/trackers.h"
 
@@ -44,8 +44,7 @@ std::vector<std::string> chosen_names(const std::vector<std::string>& log_with) 
     if (name == "all") {
       for (const std::string& each : track::names_of_all_trackers()) add(each);
     } else if (std::find(known.begin(), known.end(), name) == known.end()) {
-      throw Error(ErrorCode::kConfig, fmt::format("unknown tracker '{}'", name),
-                  {.subject = name, .hint = hint_for(name, known)});
+      fail_config(fmt::format("unknown tracker '{}'", name), name, hint_for(name, known));
     } else {
       add(name);
     }
@@ -58,10 +57,8 @@ void check_project(const std::string& project) {
                                    [](char c) { return static_cast<unsigned char>(c) < 0x20; });
   if (project.empty() || project == "." || project == ".." || control ||
       project.find('/') != std::string::npos) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("init_trackers: '{}' is not a valid project name", project),
-                {.subject = project,
-                 .hint = "it is also a folder name: leave out slashes and control characters"});
+    fail_argument(fmt::format("init_trackers: '{}' is not a valid project name", project), project,
+                  "it is also a folder name: leave out slashes and control characters");
   }
 }
 
@@ -70,8 +67,8 @@ TrackValues take_values(LogValues&& values, const char* call) {
   result.reserve(values.size());
   for (auto& [name, value] : values) {
     if (name.empty()) {
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: a value has no name", call),
-                  {.hint = "give each value a name, as in {{\"loss\", 0.5}}"});
+      fail_argument(fmt::format("{}: a value has no name", call), "",
+                    "give each value a name, as in {{\"loss\", 0.5}}");
     }
     TrackValue taken = std::move(value).take(name);
     result.emplace_back(std::move(name), std::move(taken));
@@ -88,10 +85,8 @@ TrackValue LogValue::take(const std::string& name) && {
     const std::string what = !tensor.defined()     ? "undefined"
                              : tensor.is_complex() ? "complex"
                                                    : fmt::format("of {} elements", tensor.numel());
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("log: '{}' is a tensor that is {}", name, what),
-                {.subject = name,
-                 .hint = "log a number, or a real tensor of one element: loss.mean(), say"});
+    fail_argument(fmt::format("log: '{}' is a tensor that is {}", name, what), name,
+                  "log a number, or a real tensor of one element: loss.mean(), say");
   }
   if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
   if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false))
@@ -99,48 +94,46 @@ TrackValue LogValue::take(const std::string& name) && {
   return tensor.item<double>();
 }
 
-void Tracking::start(const Settings& settings, const std::string& project, LogValues config,
-                     const TrackerOptions& options) {
-  if (started_ && !ended_) {
-    throw Error(ErrorCode::kUsage, "init_trackers was already called",
-                {.hint = "call it once; after end_training, which ends the trackers, it may be "
-                         "called again"});
+void Tracking::start(const config::TrainingConfig& settings, int rank, bool dry,
+                     const std::string& project, LogValues config, const TrackerOptions& options) {
+  if (trackers_ != nullptr && !ended_) {
+    fail_usage("init_trackers was already called", "",
+               "call it once; after end_training, which ends the trackers, it may be "
+               "called again");
   }
   check_project(project);
   std::vector<std::shared_ptr<Tracker>> mine;
   names_.clear();
   const auto add = [&](const std::string& name, std::shared_ptr<Tracker> tracker) {
     names_.push_back(name);
-    if (settings.rank == 0 || !tracker->main_process_only()) mine.push_back(std::move(tracker));
+    if (rank == 0 || !tracker->main_process_only()) mine.push_back(std::move(tracker));
   };
   const auto& wanted = options.log_with.empty() ? settings.log_with : options.log_with;
   for (const std::string& name : chosen_names(wanted)) add(name, track::make_tracker(name));
   for (const auto& tracker : options.trackers) {
     if (tracker == nullptr) {
-      throw Error(ErrorCode::kInvalidArgument, "TrackerOptions::trackers holds a null pointer",
-                  {.subject = "trackers", .hint = "leave it out"});
+      fail_argument("TrackerOptions::trackers holds a null pointer", "trackers", "leave it out");
     }
     add(tracker->name(), tracker);
   }
   TrackerRun run;
   run.project = project;
   run.run_name = options.run_name;
-  run.folder = (std::filesystem::path(settings.folder) / project).string();
-  run.rank = settings.rank;
+  const std::string& folder =
+      settings.logging_dir.empty() ? settings.project_dir : settings.logging_dir;
+  run.folder = (std::filesystem::path(folder) / project).string();
+  run.rank = rank;
   not_started_.clear();
-  if (settings.dry) mine.swap(not_started_);
+  if (dry) mine.swap(not_started_);
   if (!mine.empty()) run.config = take_values(std::move(config), "init_trackers");
   trackers_ = std::make_unique<track::Trackers>(mine, run, options);
-  started_ = true;
   ended_ = false;
 }
 
 void Tracking::log(LogValues values, std::optional<int64_t> step) {
-  if (!started_ || ended_) {
-    throw Error(
-        ErrorCode::kUsage,
-        started_ ? "log was called after end_training" : "log was called before init_trackers",
-        {.hint = "call accelerator.init_trackers(project) first, on every rank"});
+  if (trackers_ == nullptr || ended_) {
+    fail_usage(ended_ ? "log was called after end_training" : "log was called before init_trackers",
+               "", "call accelerator.init_trackers(project) first, on every rank");
   }
   // Without trackers, do not wait for a device.
   if (trackers_->empty()) return;
@@ -148,13 +141,11 @@ void Tracking::log(LogValues values, std::optional<int64_t> step) {
 }
 
 std::shared_ptr<Tracker> Tracking::find(const std::string& name) const {
-  if (!started_ || std::find(names_.begin(), names_.end(), name) == names_.end()) {
-    throw Error(
-        ErrorCode::kInvalidArgument, fmt::format("no tracker '{}' was started", name),
-        {.subject = name,
-         .hint = !started_        ? "call accelerator.init_trackers first"
-                 : names_.empty() ? "none was started: name some in training.log_with"
-                                  : fmt::format("started trackers: {}", fmt::join(names_, ", "))});
+  if (trackers_ == nullptr || std::find(names_.begin(), names_.end(), name) == names_.end()) {
+    fail_argument(fmt::format("no tracker '{}' was started", name), name,
+                  trackers_ == nullptr ? "call accelerator.init_trackers first"
+                  : names_.empty()     ? "none was started: name some in training.log_with"
+                                   : fmt::format("started trackers: {}", fmt::join(names_, ", ")));
   }
   for (const auto& tracker : not_started_) {
     if (tracker->name() == name) return tracker;
@@ -163,7 +154,7 @@ std::shared_ptr<Tracker> Tracking::find(const std::string& name) const {
 }
 
 void Tracking::end() {
-  if (!started_ || ended_) return;
+  if (trackers_ == nullptr || ended_) return;
   ended_ = true;
   trackers_->end();
 }
@@ -172,13 +163,8 @@ void Tracking::end() {
 
 void Accelerator::init_trackers(const std::string& project, LogValues config,
                                 const TrackerOptions& options) {
-  const config::TrainingConfig& training = impl_->config.training;
-  Tracking::Settings settings;
-  settings.log_with = training.log_with;
-  settings.folder = training.logging_dir.empty() ? training.project_dir : training.logging_dir;
-  settings.rank = rank();
-  settings.dry = impl_->dry_run != nullptr;
-  impl_->tracking.start(settings, project, std::move(config), options);
+  impl_->tracking.start(impl_->config.training, rank(), impl_->dry_run != nullptr, project,
+                        std::move(config), options);
 }
 
 void Accelerator::log(LogValues values, std::optional<int64_t> step) {

@@ -11,32 +11,24 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "track/trackers.h"
 
 namespace coupler {
 
 class Tracking {
  public:
-  // From training.log_with, training.project_dir and training.logging_dir. With `dry`, no tracker
-  // is started.
-  struct Settings {
-    std::vector<std::string> log_with;
-    std::string folder;
-    int rank = 0;
-    bool dry = false;
-  };
-
-  void start(const Settings& settings, const std::string& project, LogValues config,
-             const TrackerOptions& options);
+  // settings: log_with, project_dir and logging_dir. dry: no tracker is started.
+  void start(const config::TrainingConfig& settings, int rank, bool dry, const std::string& project,
+             LogValues config, const TrackerOptions& options);
   void log(LogValues values, std::optional<int64_t> step);
   std::shared_ptr<Tracker> find(const std::string& name) const;
   void end();
 
  private:
-  std::vector<std::string> names_;  // of all requested trackers, on every rank
-  std::unique_ptr<track::Trackers> trackers_;
+  std::vector<std::string> names_;                     // of all requested trackers, on every rank
+  std::unique_ptr<track::Trackers> trackers_;          // null before start
   std::vector<std::shared_ptr<Tracker>> not_started_;  // in a dry run
-  bool started_ = false;
   bool ended_ = false;
 };
 
