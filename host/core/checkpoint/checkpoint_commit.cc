@@ -10,6 +10,7 @@
 
 #include "base/durable_file.h"
 #include "base/log.h"
+#include "checkpoint/folders.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 
@@ -44,16 +45,6 @@ json describe(const std::string& save, const std::vector<NamedFile>& files) {
                     {"sums", encode_sums(file.written.sums)}});
   }
   return {{"save", save}, {"files", std::move(list)}};
-}
-
-std::vector<std::string> entries_of(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error))
-    names.push_back(entry->path().filename());
-  if (error) throw_io("read", folder, error.value());
-  return names;
 }
 
 }  // namespace
@@ -169,10 +160,6 @@ std::string CheckpointCommit::lead(Manifest manifest, const std::string& own) {
                             latest - std::chrono::steady_clock::now()));
   }
   json sums = json::object();
-  const auto add = [&](const std::string& name, const WrittenFile& written) {
-    manifest.files.push_back({.name = name, .bytes = written.bytes, .sha256 = written.sha256});
-    sums[name] = encode_sums(written.sums);
-  };
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const json report = json::parse(reports[rank]);
     if (report.contains("error")) {
@@ -193,8 +180,11 @@ std::string CheckpointCommit::lead(Manifest manifest, const std::string& own) {
       manifest.files.push_back(std::move(listed));
     }
   }
-  for (const std::string& name : entries_of(save_.path)) {
-    if (!sums.contains(name)) add(name, hash_file(save_.path + "/" + name));
+  for (const std::string& name : names_in(save_.path)) {
+    if (sums.contains(name)) continue;
+    const WrittenFile written = hash_file(save_.path + "/" + name);
+    manifest.files.push_back({.name = name, .bytes = written.bytes, .sha256 = written.sha256});
+    sums[name] = encode_sums(written.sums);
   }
   manifest.state["sums"] = std::move(sums);
   const std::string folder = std::filesystem::path(save_.path).filename();

@@ -16,9 +16,12 @@
 #include "base/durable_file.h"
 #include "base/error.h"
 #include "base/file_descriptor.h"
+#include "base/mapped_file.h"
 #include "base/text.h"
+#include "checkpoint/folders.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
+#include "formats/safetensors_header.h"
 
 namespace coupler::checkpoint {
 namespace {
@@ -63,9 +66,26 @@ std::string foreign_layout(const std::string& folder) {
   return "";
 }
 
-namespace {
+std::string file_problem(const std::string& folder, const Manifest& manifest,
+                         const ManifestFile& file, bool follow_link) {
+  struct stat status {};
+  const std::string path = folder + "/" + file.name;
+  if ((follow_link ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status)) != 0)
+    return errno == ENOENT ? "is missing" : std::generic_category().message(errno);
+  if (!S_ISREG(status.st_mode)) return "is not a regular file";
+  if (static_cast<uint64_t>(status.st_size) != file.bytes)
+    return fmt::format("has {} bytes, but {} were written", status.st_size, file.bytes);
+  if (file.rank < 0) return "";
+  try {
+    const auto mapped = MappedFile::open(path);
+    const auto header = safetensors::parse_header(mapped->data(), mapped->size(), path);
+    return piece_problem(header.metadata, manifest, file);
+  } catch (const Error& error) {
+    return "cannot be read as a piece: " + without_hint(error.what());
+  }
+}
 
-namespace fs = std::filesystem;
+namespace {
 
 // Reads a little past the size limit at most, so that parse() rejects a larger file.
 std::string read_text(const std::string& path) {
@@ -84,18 +104,6 @@ std::string read_text(const std::string& path) {
     if (count == 0) break;
   }
   return text;
-}
-
-// "" or what is wrong with a file, judged by stat() alone.
-std::string check_size(const std::string& folder, const ManifestFile& file) {
-  struct stat status {};
-  const std::string path = folder + "/" + file.name;
-  if (::stat(path.c_str(), &status) != 0)
-    return errno == ENOENT ? "is missing" : std::generic_category().message(errno);
-  if (!S_ISREG(status.st_mode)) return "is not a regular file";
-  if (static_cast<uint64_t>(status.st_size) != file.bytes)
-    return fmt::format("has {} bytes, but {} were written", status.st_size, file.bytes);
-  return "";
 }
 
 [[noreturn]] void refuse_folder(const std::string& path, const std::string& rule,
@@ -142,8 +150,7 @@ Manifest read_manifest(const std::string& path, Asked asked) {
 Manifest open(const std::string& path, Asked asked) {
   Manifest manifest = read_manifest(path, asked);
   for (const ManifestFile& file : manifest.files) {
-    std::string reason = check_size(path, file);
-    if (reason.empty()) reason = piece_problem(path, manifest, file);
+    const std::string reason = file_problem(path, manifest, file);
     if (!reason.empty())
       refuse_folder(path + "/" + file.name, reason,
                     "use another checkpoint; 'coupler checkpoint list' shows which are valid");
@@ -175,14 +182,11 @@ std::optional<Entry> examine(int64_t number, const std::string& path) {
 std::vector<std::pair<int64_t, std::string>> numbered(const std::string& folder) {
   check_folder(folder);
   std::vector<std::pair<int64_t, std::string>> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const auto name = read_name(entry->path().filename().string());
+  for (const std::string& entry : names_in(folder)) {
+    const auto name = read_name(entry);
     if (name && name->kind == NameKind::kCommitted)
-      found.emplace_back(name->number, entry->path().string());
+      found.emplace_back(name->number, (fs::path(folder) / entry).string());
   }
-  if (error) throw_io("read", folder, error.value());
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -193,8 +197,7 @@ std::vector<Difference> compare(const std::string& path, const Manifest& manifes
   for (const ManifestFile& file : manifest.files) {
     if (only != nullptr && std::find(only->begin(), only->end(), file.name) == only->end())
       continue;
-    std::string reason = check_size(path, file);
-    if (reason.empty()) reason = piece_problem(path, manifest, file);
+    std::string reason = file_problem(path, manifest, file);
     if (reason.empty()) {
       try {
         const WrittenFile found = hash_file(path + "/" + file.name);

@@ -20,10 +20,8 @@
 
 namespace coupler::checkpoint {
 
-// Recognizes other programs' checkpoints by the files in their folders. Plain function, any thread.
-
-// What wrote the folder and how that is known, "" if unknown: "an Accelerate checkpoint
-// (model.safetensors next to optimizer.bin)". Looks at names only.
+// Which other program wrote the folder and how that is known, "" if unknown: "an Accelerate
+// checkpoint (model.safetensors next to optimizer.bin)". Looks at names only.
 std::string foreign_layout(const std::string& folder);
 
 // The hint for an error about such a folder.
@@ -59,6 +57,11 @@ Newest newest(const std::string& folder);
 // exist with their sizes. Throws Error(kIo) that says what the path is instead.
 Manifest open_checkpoint(const std::string& path);
 
+// "" or the reason why a file is not as its manifest lists it, phrased to follow the file's path:
+// it is missing, has another size or is a piece of another save. Compares no contents.
+std::string file_problem(const std::string& folder, const Manifest& manifest,
+                         const ManifestFile& file, bool follow_link = true);
+
 struct Difference {
   std::string file;
   std::string reason;
@@ -69,8 +72,6 @@ struct Difference {
 // manifest itself cannot be read, Error(kInvalidArgument) for a name that is not in it.
 std::vector<Difference> verify(const std::string& path);
 std::vector<Difference> verify(const std::string& path, const std::vector<std::string>& files);
-
-// The Error of a checkpoint that cannot be used. Plain function, [any-thread].
 
 // Throws Error(kIo) "<path>: <problem>", whose hint is to use another checkpoint. path: the
 // checkpoint's folder or the file concerned.

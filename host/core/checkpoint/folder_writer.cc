@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,21 +19,16 @@
 namespace coupler::checkpoint {
 namespace {
 
-namespace fs = std::filesystem;
-
 [[noreturn]] void misuse(const std::string& message, const std::string& hint) {
   throw Error(ErrorCode::kUsage, message, {.subject = "checkpoint", .hint = hint});
 }
 
 // All entries with names of ours, committed or not, sorted by number.
-std::vector<Name> names_in(const std::string& folder) {
+std::vector<Name> our_names_in(const std::string& folder) {
   std::vector<Name> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (const auto name = read_name(entry->path().filename().string())) names.push_back(*name);
+  for (const std::string& entry : names_in(folder)) {
+    if (const auto name = read_name(entry)) names.push_back(*name);
   }
-  if (error) throw_io("read", folder, error.value());
   std::sort(names.begin(), names.end(),
             [](const Name& a, const Name& b) { return a.number < b.number; });
   return names;
@@ -50,22 +43,13 @@ bool exists(const std::string& path) {
 
 void check_files(const std::string& folder, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
+    const std::string problem = file_problem(folder, manifest, file, /*follow_link=*/false);
+    if (problem.empty()) continue;
     const std::string path = folder + "/" + file.name;
-    struct stat status {};
-    std::string rule;
-    if (::lstat(path.c_str(), &status) != 0)
-      rule = errno == ENOENT ? "is missing" : std::generic_category().message(errno);
-    else if (!S_ISREG(status.st_mode))
-      rule = "is not a regular file";
-    else if (static_cast<uint64_t>(status.st_size) != file.bytes)
-      rule = fmt::format("has {} bytes, but {} were written", status.st_size, file.bytes);
-    else
-      rule = piece_problem(folder, manifest, file);
-    if (!rule.empty())
-      throw Error(ErrorCode::kIo, fmt::format("{} {}", path, rule),
-                  {.subject = path,
-                   .hint = "make sure that every process of the job sees the same folder and that "
-                           "nothing else changes it"});
+    throw Error(ErrorCode::kIo, fmt::format("{} {}", path, problem),
+                {.subject = path,
+                 .hint = "make sure that every process of the job sees the same folder and that "
+                         "nothing else changes it"});
   }
 }
 
@@ -83,12 +67,12 @@ FolderWriter::~FolderWriter() { abandon(); }
 
 int64_t FolderWriter::next_number() const {
   int64_t next = 0;
-  for (const Name& name : names_in(folder_)) next = std::max(next, name.number + 1);
+  for (const Name& name : our_names_in(folder_)) next = std::max(next, name.number + 1);
   return next;
 }
 
 void FolderWriter::clear_leftovers() const {
-  const auto names = names_in(folder_);
+  const auto names = our_names_in(folder_);
   // Makes the hiding renames durable before the first file goes, whoever hid them: otherwise a
   // power loss could leave a folder with its old name but not all its files.
   if (std::any_of(names.begin(), names.end(),
@@ -102,10 +86,6 @@ void FolderWriter::clear_leftovers() const {
   }
 }
 
-std::string FolderWriter::partial_path() const {
-  return path_of(name_of({NameKind::kPartial, *begun_.number, begun_.save}));
-}
-
 // Renamed first, so that a late rank cannot create files in the folder while it is removed.
 void FolderWriter::hide_and_remove(const Name& partial) const {
   const std::string hidden = path_of(name_of({NameKind::kRemoved, partial.number, partial.save}));
@@ -115,9 +95,9 @@ void FolderWriter::hide_and_remove(const Name& partial) const {
 }
 
 std::string FolderWriter::begin(int64_t number) {
-  if (begun_.number)
+  if (begun_)
     misuse(fmt::format("begin(checkpoint_{}) was called while checkpoint_{} is in progress", number,
-                       *begun_.number),
+                       begun_->number),
            "commit or abandon the current checkpoint first");
   const std::string final = path_of(name_of({NameKind::kCommitted, number}));
   if (number < 0 || !read_name(name_of({NameKind::kCommitted, number})))
@@ -129,25 +109,24 @@ std::string FolderWriter::begin(int64_t number) {
     clear_leftovers();
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): leftovers only cost space
   }
-  const std::string save = new_save_identity();
-  std::string path = path_of(name_of({NameKind::kPartial, number, save}));
+  const Name partial{NameKind::kPartial, number, new_save_identity()};
+  std::string path = path_of(name_of(partial));
   if (::mkdir(path.c_str(), 0777) != 0) throw_io("create", path, errno);
-  begun_ = {number, save};
+  begun_ = partial;
   return path;
 }
 
 std::string FolderWriter::commit(const Manifest& manifest) {
-  if (!begun_.number)
-    misuse("commit() was called without a checkpoint in progress", "call begin() first");
-  if (manifest.number != *begun_.number || manifest.save != begun_.save)
+  if (!begun_) misuse("commit() was called without a checkpoint in progress", "call begin() first");
+  if (manifest.number != begun_->number || manifest.save != begun_->save)
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format(
             "the manifest is for checkpoint_{}, save '{}', but checkpoint_{}, save '{}', was begun",
-            manifest.number, manifest.save, *begun_.number, begun_.save),
+            manifest.number, manifest.save, begun_->number, begun_->save),
         {.subject = "number", .hint = {}});
-  const std::string partial = partial_path();
-  std::string final = path_of(name_of({NameKind::kCommitted, *begun_.number}));
+  const std::string partial = path_of(name_of(*begun_));
+  std::string final = path_of(name_of({NameKind::kCommitted, begun_->number}));
   const std::string text = format(manifest);
   check_files(partial, manifest);
   // The order matters: first the files' names, then the manifest that lists them, then the name by
@@ -159,22 +138,22 @@ std::string FolderWriter::commit(const Manifest& manifest) {
   sync_folder(partial);
   if (exists(final)) fail_exists(final);
   rename_durably(partial, final);
-  committed_ = begun_.number;
-  begun_ = {};
+  committed_ = begun_->number;
+  begun_.reset();
   return final;
 }
 
 void FolderWriter::abandon() noexcept {
-  if (!begun_.number) return;
-  const Begun begun = std::exchange(begun_, {});
+  const std::optional<Name> partial = std::exchange(begun_, std::nullopt);
+  if (!partial) return;
   try {
-    hide_and_remove({NameKind::kPartial, *begun.number, begun.save});
+    hide_and_remove(*partial);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next begin() tries again
   }
 }
 
-void FolderWriter::prune(int64_t total_limit, const std::set<int64_t>& keep) {
-  if (!committed_ || begun_.number)
+void FolderWriter::prune(int64_t total_limit) {
+  if (!committed_ || begun_)
     misuse("prune() was called before the new checkpoint was committed",
            "call prune() after commit()");
   if (total_limit < 1)
@@ -188,7 +167,7 @@ void FolderWriter::prune(int64_t total_limit, const std::set<int64_t>& keep) {
   auto excess = static_cast<int64_t>(valid.size()) - total_limit;
   for (const int64_t number : valid) {
     if (excess <= 0) break;
-    if (number == *committed_ || keep.contains(number)) continue;
+    if (number == *committed_) continue;
     const std::string hidden = path_of(name_of({NameKind::kRemoved, number}));
     const std::string path = path_of(name_of({NameKind::kCommitted, number}));
     if (::rename(path.c_str(), hidden.c_str()) != 0) throw_io("remove", path, errno);

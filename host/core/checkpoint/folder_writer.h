@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "checkpoint/folders.h"
@@ -39,7 +38,7 @@ class FolderWriter {
   std::string begin(int64_t number);
 
   // The identity of the save in progress, which its pieces and its manifest carry.
-  const std::string& save() const { return begun_.save; }
+  const std::string& save() const { return begun_->save; }
 
   // Returns the checkpoint's path once it is durable. Throws Error(kIo) naming a file that lacks
   // the manifest's size or is a piece of another save, or the system's error; then only abandon()
@@ -51,25 +50,19 @@ class FolderWriter {
   // still writing no longer finds the folder under its path.
   void abandon() noexcept;
 
-  // Removes the oldest checkpoints until total_limit are left; those in keep count but stay. Call
-  // it only after commit() returned; that checkpoint always stays. Invalid checkpoints are neither
-  // removed nor counted. Throws Error(kIo) naming what cannot be removed.
-  void prune(int64_t total_limit, const std::set<int64_t>& keep = {});
+  // Removes the oldest checkpoints until total_limit are left. Call it only after commit()
+  // returned; that checkpoint always stays. Invalid checkpoints are neither removed nor counted.
+  // Throws Error(kIo) naming what cannot be removed.
+  void prune(int64_t total_limit);
 
  private:
-  struct Begun {
-    std::optional<int64_t> number;  // none: no save is in progress
-    std::string save;
-  };
-
   std::string path_of(const std::string& name) const { return folder_ + "/" + name; }
-  std::string partial_path() const;
   void hide_and_remove(const Name& partial) const;
   void clear_leftovers() const;
 
   std::string folder_;
   FolderLock lock_;
-  Begun begun_;
+  std::optional<Name> begun_;         // the save in progress, if any
   std::optional<int64_t> committed_;  // by this object
 };
 

@@ -64,6 +64,16 @@ std::string make_folders(const std::string& path) {
   return real.string();
 }
 
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    names.push_back(entry->path().filename());
+  if (error) throw_io("read", folder, error.value());
+  return names;
+}
+
 void remove_folder(const std::string& path) {
   std::error_code error;
   struct stat status {};

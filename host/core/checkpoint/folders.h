@@ -1,7 +1,8 @@
-// Creates and removes folders durably. Plain functions, any thread.
+// Creates, lists and removes folders, durably. Plain functions, any thread.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/file_descriptor.h"
 
@@ -11,6 +12,9 @@ namespace coupler::checkpoint {
 // links once all names are on disk. Existing folders are left as they are. Throws Error(kIo),
 // naming a file that is in the way.
 std::string make_folders(const std::string& path);
+
+// The names in a folder, in any order. Throws Error(kIo) if it cannot be read.
+std::vector<std::string> names_in(const std::string& folder);
 
 // Removes a folder of checkpoint files with all its contents; links are not followed. It is not an
 // error if the folder does not exist. Throws Error(kIo) naming what cannot be removed.

@@ -15,16 +15,12 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/error.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/names.h"
 
 namespace coupler::checkpoint {
-
-// The rules for every manifest, read or to be written.
 
 namespace {
 
@@ -57,7 +53,9 @@ std::string check_file_name(std::string_view name) {
   return "";
 }
 
-// Throws JsonProblem naming the key.
+namespace {
+
+// The rules for every manifest, read or to be written. Throws JsonProblem naming the key.
 void check_rules(const Manifest& manifest) {
   if (manifest.number < 0) throw JsonProblem{"number", "must be at least 0"};
   if (manifest.steps < 0) throw JsonProblem{"steps", "must be at least 0"};
@@ -90,8 +88,6 @@ void check_rules(const Manifest& manifest) {
     total += file.bytes;
   }
 }
-
-namespace {
 
 // Rejects what JSON cannot represent or parse() would not read back unchanged.
 void check_value(const nlohmann::json& value, const std::string& key, int nesting) {
@@ -151,10 +147,6 @@ std::string format(const Manifest& manifest) {
   try {
     check_rules(manifest);
     check_value(manifest.state, "state", 1);
-    for (const ManifestFile& file : manifest.files) {
-      if (file.bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-        throw JsonProblem{"files", fmt::format("{} has more than 2^63 - 1 bytes", file.name)};
-    }
     std::string text = to_text(manifest);
     if (text.size() > kMaxManifestBytes)
       throw JsonProblem{"state",
@@ -176,8 +168,6 @@ std::string now_utc() {
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1,
                      utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
 }
-
-// parse() of manifest.h: reads a Manifest and checks every key.
 
 namespace {
 
@@ -347,12 +337,6 @@ Manifest parse(std::string_view text, const std::string& file) {
   }
 }
 
-namespace {
-
-constexpr size_t kDigits = 16;
-
-}  // namespace
-
 std::string encode_sums(const std::vector<uint64_t>& sums) {
   std::string text;
   for (const uint64_t sum : sums) text += fmt::format("{:016x}", sum);
@@ -367,6 +351,7 @@ std::vector<uint64_t> sums_of(const Manifest& manifest, const std::string& name,
     refuse_checkpoint(path, "the manifest has no checksums of it");
   }
   const auto& text = (*all)[name].get_ref<const std::string&>();
+  constexpr size_t kDigits = 16;
   if (text.size() % kDigits != 0)
     refuse_checkpoint(path, "its checksums in the manifest are truncated");
   std::vector<uint64_t> sums(text.size() / kDigits);
@@ -390,19 +375,6 @@ std::string piece_problem(const safetensors::Metadata& metadata, const Manifest&
   if (found->second == manifest.save) return "";
   return fmt::format("belongs to save {}, not to save {} for which rank {} wrote it",
                      for_message(found->second), manifest.save, file.rank);
-}
-
-std::string piece_problem(const std::string& folder, const Manifest& manifest,
-                          const ManifestFile& file) {
-  if (file.rank < 0) return "";
-  const std::string path = folder + "/" + file.name;
-  try {
-    const auto mapped = MappedFile::open(path);
-    const auto header = safetensors::parse_header(mapped->data(), mapped->size(), path);
-    return piece_problem(header.metadata, manifest, file);
-  } catch (const Error& error) {
-    return "cannot be read as a piece: " + without_hint(error.what());
-  }
 }
 
 }  // namespace coupler::checkpoint

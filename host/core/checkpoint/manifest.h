@@ -65,7 +65,7 @@ std::string with_checksum(std::string body);
 std::string now_utc();  // "2026-11-22T15:04:05Z"
 
 // The checksums of a checkpoint's files (base/durable_file.h) in its manifest's state: under
-// "sums", by file, sixteen hexadecimal digits per chunk. Pure functions, any thread.
+// "sums", by file, sixteen hexadecimal digits per chunk.
 
 std::string encode_sums(const std::vector<uint64_t>& sums);
 
@@ -74,16 +74,10 @@ std::string encode_sums(const std::vector<uint64_t>& sums);
 std::vector<uint64_t> sums_of(const Manifest& manifest, const std::string& name,
                               const std::string& path);
 
-// Whether a file is a piece of the save whose manifest lists it. Every piece carries the identity
-// of its save in its "__metadata__" (kSaveKey), so pieces of two saves never pass for one
-// checkpoint, even if their sizes are equal. Plain functions, any thread.
-
-// "" or the reason why the file is not a piece of the manifest's save, phrased to follow the file's
-// path. "" for files that are not pieces: they carry no identity. Reads the file's header only.
-std::string piece_problem(const std::string& folder, const Manifest& manifest,
-                          const ManifestFile& file);
-
-// The same for metadata that has been read already.
+// "" or the reason why a file with this "__metadata__" is not a piece of the manifest's save,
+// phrased to follow the file's path. Every piece carries the identity of its save there (kSaveKey),
+// so pieces of two saves never pass for one checkpoint, even if their sizes are equal. "" for files
+// that are not pieces: they carry no identity.
 std::string piece_problem(const safetensors::Metadata& metadata, const Manifest& manifest,
                           const ManifestFile& file);
 

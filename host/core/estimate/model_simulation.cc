@@ -18,8 +18,11 @@ using Block = MemoryLedger::Block;
 
 constexpr uint64_t kTrimBytes = uint64_t{16} << 20;  // strategy/sharded_model_make.cc
 
+uint64_t bytes_of(int64_t elements, uint64_t element) {
+  return static_cast<uint64_t>(elements) * element;
+}
 uint64_t aligned_bytes(int64_t elements, uint64_t element) {
-  return static_cast<uint64_t>(sharding::aligned_elements(elements)) * element;
+  return bytes_of(sharding::aligned_elements(elements), element);
 }
 uint64_t disk_block(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
@@ -76,7 +79,7 @@ ModelSimulation::ModelSimulation(MemoryLedger& ledger, const StepLog& log, const
     }
     made.taken.resize(unit.parameters.size());
     made.alone.resize(unit.parameters.size());
-    const uint64_t bytes = static_cast<uint64_t>(made.layout.numel) * unit.compute_element;
+    const uint64_t bytes = bytes_of(made.layout.numel, unit.compute_element);
     if (made.keep != DB_KEEP_ALWAYS && bytes > ledger.result().largest_unit) {
       ledger.result().largest_unit = bytes;
       ledger.result().largest_unit_name = unit.name;
@@ -103,11 +106,10 @@ void ModelSimulation::make_flat(const std::vector<size_t>& parameters, bool grad
   for (sharding::FlatLayout& group : sharding::lay_out_flat(sizes, most)) {
     for (size_t& parameter : group.parameters) parameter = trained[parameter];
     const LoggedParameter& first = model_.parameters[group.parameters.front()];
-    const uint64_t bytes = static_cast<uint64_t>(group.numel) * first.element_size;
+    const uint64_t bytes = bytes_of(group.numel, first.element_size);
     keep(MemoryCategory::kParameters, bytes);
     if (gradients) {
-      keep(MemoryCategory::kGradients,
-           bytes + static_cast<uint64_t>(group.flags) * first.element_size);
+      keep(MemoryCategory::kGradients, bytes + bytes_of(group.flags, first.element_size));
     }
     flat_bytes_.push_back(bytes);
     if (plan_.sharded() || plan_.world_size == 1) continue;
@@ -206,17 +208,16 @@ void ModelSimulation::give_shards() {
     Unit& unit = units_[i];
     const EstimateUnit& plan = *unit.plan;
     if (plan.whole_gradients) {
-      keep(MemoryCategory::kGradients,
-           static_cast<uint64_t>(unit.layout.staging_numel) * plan.reduce_element);
+      keep(MemoryCategory::kGradients, bytes_of(unit.layout.staging_numel, plan.reduce_element));
     }
     // ShardUnit::encode_gradients
     for (const sharding::ShardTransfer& transfer : unit.layout.transfers) {
       if (transfer.trains && encodes(unit) && carries_error(plan_.communication))
-        keep(MemoryCategory::kBuffers, static_cast<uint64_t>(transfer.numel) * plan.reduce_element);
+        keep(MemoryCategory::kBuffers, bytes_of(transfer.numel, plan.reduce_element));
     }
     const uint64_t shard = aligned_bytes(unit.layout.shard_numel, plan.element);
     if (unit.keep == DB_KEEP_ALWAYS) {
-      keep(MemoryCategory::kParameters, static_cast<uint64_t>(unit.layout.numel) * plan.element);
+      keep(MemoryCategory::kParameters, bytes_of(unit.layout.numel, plan.element));
       if (!plan.whole_gradients || plan.reduces_converted) keep(MemoryCategory::kGradients, shard);
     } else {
       if (parameter_disk_ != nullptr) {
@@ -225,9 +226,8 @@ void ModelSimulation::give_shards() {
       if (optimizer_disk_ != nullptr) {
         unit.gradient_block = optimizer_disk_->add(disk_block(shard), false);
       }
-      unit.resident =
-          residency_->add(static_cast<uint64_t>(unit.layout.numel) * plan.compute_element,
-                          unit.keep == DB_KEEP_STEP);
+      unit.resident = residency_->add(bytes_of(unit.layout.numel, plan.compute_element),
+                                      unit.keep == DB_KEEP_STEP);
       unit_at_.push_back(i);
     }
   }
@@ -320,8 +320,7 @@ void ModelSimulation::fill(size_t resident, bool aside) {
   Block room;
   if (unit.plan->compute_element != unit.plan->element && unit.layout.shard_numel > 0) {
     room = pool_.take(MemoryCategory::kBuffers,
-                      static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->compute_element,
-                      aside);
+                      bytes_of(unit.layout.shard_numel, unit.plan->compute_element), aside);
   }
   gather_packed(unit, unit.plan->compute_element, aside);
   pool_.give_back(room);
@@ -332,8 +331,7 @@ void ModelSimulation::fill(size_t resident, bool aside) {
 void ModelSimulation::gather_packed(const Unit& unit, uint64_t element, bool aside) {
   for (const sharding::ShardTransfer& transfer : unit.layout.transfers) {
     if (!transfer.packed()) continue;
-    Block packed = pool_.take(MemoryCategory::kBuffers,
-                              static_cast<uint64_t>(transfer.numel) * element, aside);
+    Block packed = pool_.take(MemoryCategory::kBuffers, bytes_of(transfer.numel, element), aside);
     pool_.give_back(packed);
   }
 }
@@ -357,8 +355,7 @@ void ModelSimulation::begin_backward() {
 }
 
 void ModelSimulation::take_gradient(size_t parameter, Block& block, bool reduced) {
-  if (!plan_.reduces()) return ledger_.move(block, MemoryCategory::kGradients);
-  if (!reduced) return ledger_.move(block, MemoryCategory::kGradients);
+  if (!plan_.reduces() || !reduced) return ledger_.move(block, MemoryCategory::kGradients);
   if (!plan_.sharded()) return ledger_.give_back(block);  // copied into flat memory
   if (!in_backward_) begin_backward();
   if (unit_of_[parameter] == kNone) {
@@ -371,24 +368,27 @@ void ModelSimulation::take_gradient(size_t parameter, Block& block, bool reduced
   if (unit.layout.parts[part].staging_offset < 0) {
     ledger_.move(block, MemoryCategory::kBuffers);
     if (unit.plan->reduces_converted) {
-      unit.alone[part] = ledger_.take(
-          MemoryCategory::kBuffers,
-          static_cast<uint64_t>(unit.layout.parts[part].numel) * unit.plan->reduce_element);
+      unit.alone[part] =
+          ledger_.take(MemoryCategory::kBuffers,
+                       bytes_of(unit.layout.parts[part].numel, unit.plan->reduce_element));
       ledger_.give_back(block);
     } else {
       unit.alone[part] = std::exchange(block, {});
     }
   } else {
-    if (!unit.staging.taken && !unit.plan->whole_gradients) {
-      unit.staging =
-          pool_.take(MemoryCategory::kBuffers,
-                     static_cast<uint64_t>(unit.layout.staging_numel) * unit.plan->reduce_element);
-    }
+    take_staging(unit);
     ledger_.give_back(block);
   }
   unit.taken[part] = true;
   if (--unit.waiting == 0) completion_order_.push_back(unit_of_[parameter]);
   launch_ready();
+}
+
+void ModelSimulation::take_staging(Unit& unit) {
+  const sharding::ShardLayout& layout = unit.layout;
+  if (unit.staging.taken || unit.plan->whole_gradients || layout.staging_numel == 0) return;
+  unit.staging = pool_.take(MemoryCategory::kBuffers,
+                            bytes_of(layout.staging_numel, unit.plan->reduce_element));
 }
 
 void ModelSimulation::launch_ready() {
@@ -402,9 +402,8 @@ void ModelSimulation::launch(Unit& unit) {
   if (unit.resident != kNone) residency_->release(unit.resident);
   if (Unit* const before = std::exchange(under_way_, &unit)) finish(*before);
   if (unit.plan->reduces_converted || unit.gradient_block != kNone) {
-    unit.room =
-        pool_.take(MemoryCategory::kBuffers,
-                   static_cast<uint64_t>(unit.layout.shard_numel) * unit.plan->reduce_element);
+    unit.room = pool_.take(MemoryCategory::kBuffers,
+                           bytes_of(unit.layout.shard_numel, unit.plan->reduce_element));
   }
   for (const sharding::ShardTransfer& transfer : unit.layout.transfers) {
     if (!transfer.trains) continue;
@@ -433,9 +432,8 @@ void ModelSimulation::finish(Unit& unit) {
   }
   if (unit.plan->reduces_converted) {
     for (const sharding::ShardPart& part : unit.layout.parts) {
-      Block converted =
-          ledger_.take(MemoryCategory::kBuffers,
-                       static_cast<uint64_t>(part.end - part.begin) * unit.plan->element);
+      Block converted = ledger_.take(MemoryCategory::kBuffers,
+                                     bytes_of(part.end - part.begin, unit.plan->element));
       ledger_.give_back(converted);
     }
   }
@@ -451,11 +449,7 @@ void ModelSimulation::backward_ended(bool reduced) {
     if (!in_backward_) begin_backward();
     while (next_launch_ < launch_order_.size()) {
       Unit& unit = units_[launch_order_[next_launch_++]];
-      if (!unit.staging.taken && !unit.plan->whole_gradients && unit.layout.staging_numel > 0) {
-        unit.staging =
-            pool_.take(MemoryCategory::kBuffers, static_cast<uint64_t>(unit.layout.staging_numel) *
-                                                     unit.plan->reduce_element);
-      }
+      take_staging(unit);
       launch(unit);
     }
     if (Unit* const last = std::exchange(under_way_, nullptr)) finish(*last);

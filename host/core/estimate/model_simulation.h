@@ -55,6 +55,7 @@ class ModelSimulation {
   void fill(size_t resident, bool aside);
   void gather_packed(const Unit& unit, uint64_t element, bool aside);
   void begin_backward();
+  void take_staging(Unit& unit);
   void launch_ready();
   void launch(Unit& unit);
   void finish(Unit& unit);

@@ -18,34 +18,25 @@ namespace coupler::estimate {
 namespace {
 
 // A base that only provides its rank and size; it transfers nothing.
-db_status no_support(const db_communicator*, const db_op*, int32_t* score) {
-  *score = 0;
-  return DB_OK;
-}
-db_status no_submit(db_communicator*, const db_op*, db_request** request, db_error*) {
-  *request = nullptr;
-  return DB_ERR_UNSUPPORTED;
-}
-db_status no_test(db_request*, db_error*) { return DB_ERR_UNSUPPORTED; }
-db_status no_wait(db_request*, int64_t, db_error*) { return DB_ERR_UNSUPPORTED; }
-void no_release(db_request*) {}
-db_status no_error(const db_communicator*, db_error*) { return DB_OK; }
-db_status no_abort(db_communicator*) { return DB_ERR_UNSUPPORTED; }
-void no_destroy(db_communicator*) {}
-
 constexpr db_communicator_functions kMadeUp = {
-    sizeof(db_communicator_functions),
-    no_support,
-    no_submit,
-    no_test,
-    no_wait,
-    nullptr,
-    no_release,
-    nullptr,
-    no_error,
-    no_abort,
-    no_destroy,
-    nullptr,
+    .struct_size = sizeof(db_communicator_functions),
+    .supports = [](const db_communicator*, const db_op*, int32_t* score) -> db_status {
+      *score = 0;
+      return DB_OK;
+    },
+    .submit = [](db_communicator*, const db_op*, db_request** request, db_error*) -> db_status {
+      *request = nullptr;
+      return DB_ERR_UNSUPPORTED;
+    },
+    .test = [](db_request*, db_error*) -> db_status { return DB_ERR_UNSUPPORTED; },
+    .wait_host = [](db_request*, int64_t, db_error*) -> db_status { return DB_ERR_UNSUPPORTED; },
+    .wait_stream = nullptr,
+    .release = [](db_request*) {},
+    .split = nullptr,
+    .async_error = [](const db_communicator*, db_error*) -> db_status { return DB_OK; },
+    .abort = [](db_communicator*) -> db_status { return DB_ERR_UNSUPPORTED; },
+    .destroy = [](db_communicator*) {},
+    .get_extension = nullptr,
 };
 
 // The description refers to the model's own strings.
@@ -97,16 +88,14 @@ class MadeUpRank {
   MadeUpRank(const MadeUpRank&) = delete;
   MadeUpRank& operator=(const MadeUpRank&) = delete;
 
-  template <class Use>
-  void plan(const db_model& model, const Use& use) const {
+  using Plan = std::unique_ptr<const db_plan, decltype(db_sharding::release)>;
+  Plan plan(const db_model& model) const {
     const auto* sharding = static_cast<const db_sharding*>(table_.get_extension(DB_SHARDING));
     const db_plan* plan = nullptr;
     comm::ErrorBuffer error;
     const db_status status = sharding->plan(communicator_, &model, &plan, error.get());
     if (status != DB_OK) throw comm::make_error(status, error, "its sharding plan", table_.name);
-    const std::unique_ptr<const db_plan, decltype(sharding->release)> holder(plan,
-                                                                             sharding->release);
-    use(*plan);
+    return Plan(plan, sharding->release);
   }
 
  private:
@@ -159,27 +148,26 @@ EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& mo
   std::vector<int> groups;
   for (int other = 0; other < world_size; ++other) {
     const MadeUpRank made_up(plugin.table(), options, other, world_size);
-    made_up.plan(description.model(), [&](const db_plan& plan) { groups.push_back(plan.group); });
+    groups.push_back(made_up.plan(description.model())->group);
   }
   const int own = groups[static_cast<size_t>(rank)];
   result.group_size = static_cast<int>(std::count(groups.begin(), groups.end(), own));
   result.group_rank = static_cast<int>(std::count(groups.begin(), groups.begin() + rank, own));
   std::vector<bool> in_unit(model.parameters.size());
   const MadeUpRank made_up(plugin.table(), options, rank, world_size);
-  made_up.plan(description.model(), [&](const db_plan& plan) {
-    result.prefetch = std::max(plan.prefetch, 0);
-    result.live_elements = plan.live_elements;
-    result.overlap = plan.overlap == 1;
-    // NOLINTNEXTLINE(bugprone-sizeof-expression): the member is a pointer
-    if (DB_HAS(&plan, db_plan, offload_parameters)) {
-      result.optimizer_buffers = buffers_of(plan.offload_optimizer);
-      result.parameter_buffers = buffers_of(plan.offload_parameters);
-    }
-    for (uint64_t i = 0; i < plan.unit_count; ++i) {
-      result.units.push_back(take(*plan.units[i], model, static_cast<size_t>(result.group_size)));
-      for (const size_t p : result.units.back().parameters) in_unit[p] = true;
-    }
-  });
+  const MadeUpRank::Plan plan = made_up.plan(description.model());
+  result.prefetch = std::max(plan->prefetch, 0);
+  result.live_elements = plan->live_elements;
+  result.overlap = plan->overlap == 1;
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): the member is a pointer
+  if (DB_HAS(plan.get(), db_plan, offload_parameters)) {
+    result.optimizer_buffers = buffers_of(plan->offload_optimizer);
+    result.parameter_buffers = buffers_of(plan->offload_parameters);
+  }
+  for (uint64_t i = 0; i < plan->unit_count; ++i) {
+    result.units.push_back(take(*plan->units[i], model, static_cast<size_t>(result.group_size)));
+    for (const size_t p : result.units.back().parameters) in_unit[p] = true;
+  }
   for (size_t p = 0; p < in_unit.size(); ++p) {
     if (!in_unit[p]) result.replicated.push_back(p);
   }

@@ -65,7 +65,6 @@ struct StepLog {
   std::vector<StepEvent> events;
 
   uint64_t parameter_count() const;
-  const LoggedParameter& parameter(uint64_t index) const;
   uint64_t trainable_bytes() const;
 };
 

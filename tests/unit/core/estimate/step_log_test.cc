@@ -24,7 +24,7 @@ TEST(StepLog, WrittenAndRead_IsTheSame) {
   const std::string text = write_step_log(log);
   const StepLog again = read_step_log(text);
   EXPECT_EQ(write_step_log(again), text);
-  EXPECT_EQ(again.parameter(0).numel(), 12u);
+  EXPECT_EQ(again.models[0].parameters[0].numel(), 12u);
   EXPECT_EQ(again.trainable_bytes(), 48u);
   EXPECT_EQ(again.events[0].kind, StepEvent::Kind::kGradient);
 }
