@@ -21,11 +21,8 @@
 namespace coupler {
 namespace {
 
+// Of a model's values, kept alive with them; null: nothing to keep.
 using Sources = std::vector<std::shared_ptr<const weights::WeightSource>>;
-
-void keep(Sources& sources, std::shared_ptr<const weights::WeightSource> source) {
-  if (source != nullptr) sources.push_back(std::move(source));
-}
 
 DispatchedModel dispatch(strategy::Model model, DeviceMap map,
                          std::vector<big_model::PlacedTensor> tensors, Sources sources,
@@ -134,11 +131,11 @@ DispatchedModel dispatch_model(torch::nn::Module& module, const DeviceMap& devic
   big_model::take_own_values(tensors);
   if (options.quantize) {
     big_model::require_values(tensors);
-    keep(sources, big_model::pack_tensors(*options.quantize, options.offload_folder, tensors));
+    sources.push_back(big_model::pack_tensors(*options.quantize, options.offload_folder, tensors));
   }
-  keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
+  sources.push_back(offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
   if (!options.offload_folder.empty())
-    keep(sources, big_model::take_offloaded(options.offload_folder, tensors));
+    sources.push_back(big_model::take_offloaded(options.offload_folder, tensors));
   return dispatch(std::move(model), device_map, std::move(tensors), std::move(sources),
                   rules_for(options.max_memory, options.prefetch));
 }
@@ -155,13 +152,12 @@ DispatchedModel load_checkpoint_and_dispatch(torch::nn::Module& module,
                                 .offload_buffers = options.offload_buffers,
                                 .dtype = options.dtype});
   if (options.quantize) big_model::choose_packed(model, *options.quantize, tensors);
-  Sources sources;
-  keep(sources, take_values(model, tensors, checkpoint, options.strict, options.rename));
+  Sources sources = {take_values(model, tensors, checkpoint, options.strict, options.rename)};
   big_model::require_values(tensors);
   if (options.quantize)
-    keep(sources, big_model::pack_tensors(*options.quantize, options.offload_folder, tensors));
+    sources.push_back(big_model::pack_tensors(*options.quantize, options.offload_folder, tensors));
   if (!options.offload_folder.empty())
-    keep(sources, offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
+    sources.push_back(offload_to(options.offload_folder, tensors, /*only_foreign=*/true));
   return dispatch(std::move(model), std::move(map), std::move(tensors), std::move(sources),
                   rules_for(options.max_memory, options.prefetch));
 }

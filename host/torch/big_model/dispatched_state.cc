@@ -21,7 +21,18 @@
 namespace coupler::big_model {
 namespace {
 
-constexpr size_t kAlignment = 64;  // preferred by kernels
+constexpr size_t kAlignment = 64;                  // preferred by kernels
+constexpr size_t kMinUnitBytes = size_t{1} << 20;  // if memory is short
+// With a memory bound, the least that activations and the heap take.
+constexpr uint64_t kSpare = uint64_t{16} << 20;
+
+// The tensors of one unit, which are fetched together.
+struct WeightGroup {
+  std::vector<size_t> tensors;  // indices into the given list
+  std::vector<size_t> offsets;  // of each in the unit's memory, bytes
+  size_t bytes = 0;
+  weights::FilePlace place;  // if the unit is used in place in its file; else it is copied
+};
 
 // Files align tensors to 8 bytes or more, so gaps between neighbors are smaller than kAlignment.
 bool follows(const WeightGroup& unit, const PlacedTensor& tensor, size_t most) {
@@ -41,8 +52,9 @@ void append(WeightGroup& unit, size_t index, const PlacedTensor& tensor) {
   unit.bytes = offset + tensor.bytes();
 }
 
-}  // namespace
-
+// Groups the tensors that run on `device`, except those that stay on the CPU unpacked. On the CPU,
+// neighbors in one file form one unit of at most `most` bytes, or of one tensor; otherwise a unit
+// holds a module's own tensors.
 std::vector<WeightGroup> group_weights(const std::vector<PlacedTensor>& tensors, c10::Device device,
                                        size_t most) {
   std::vector<WeightGroup> units;
@@ -66,19 +78,31 @@ std::vector<WeightGroup> group_weights(const std::vector<PlacedTensor>& tensors,
   return units;
 }
 
-namespace {
+std::mutex registry_mutex;
+std::map<const void*, const DispatchedState*>& registry() {
+  static auto* const kRegistry = new std::map<const void*, const DispatchedState*>;
+  return *kRegistry;
+}
 
-// How far ahead of the current unit the disk is asked to read.
-constexpr size_t kReadAhead = 2;  // units
+// Whether the value is the variable's own memory.
+bool is_own(const PlacedTensor& tensor) {
+  return !tensor.variable.is_meta() && tensor.value.tensor.defined() &&
+         tensor.value.tensor.is_alias_of(tensor.variable);
+}
+
+// Moves the value out of the tensor: the unit owns it from now on.
+WeightUnits::Piece piece_of(PlacedTensor& tensor, size_t offset) {
+  const bool packed = tensor.packed != nullptr;
+  return {std::move(tensor.value), offset,
+          packed ? std::vector<int64_t>{static_cast<int64_t>(tensor.bytes())}
+                 : tensor.variable.sizes().vec(),
+          packed ? at::kByte : tensor.type};
+}
 
 }  // namespace
 
-void WeightUnits::note_first() {
-  if (std::exchange(any_, true)) return;
-  if (on_first_) on_first_();
-}
-
 void* WeightUnits::lend(size_t unit) {
+  constexpr size_t kReadAhead = 2;  // units after this one that the disk is asked to read
   const PlacedUnit& wanted = units_.at(unit);
   if (wanted.place.file == nullptr) return nullptr;
   for (size_t next = unit; next < std::min(units_.size(), unit + 1 + kReadAhead); ++next) {
@@ -96,7 +120,7 @@ void WeightUnits::take_back(size_t unit) {
 }
 
 void WeightUnits::fill(size_t unit, void* memory) {
-  note_first();
+  if (!std::exchange(any_, true) && on_first_) on_first_();
   PlacedUnit& wanted = units_.at(unit);
   for (const Piece& piece : wanted.pieces) {
     const at::Tensor destination =
@@ -114,41 +138,9 @@ void WeightUnits::store(size_t, const void*) {
               {.subject = "dispatch_model", .hint = "train a model that is not dispatched"});
 }
 
-namespace {
-
-// With a memory bound, the least that activations and the heap take.
-constexpr uint64_t kSpare = uint64_t{16} << 20;
-
-std::mutex registry_mutex;
-std::map<const void*, const DispatchedState*>& registry() {
-  static auto* const kRegistry = new std::map<const void*, const DispatchedState*>;
-  return *kRegistry;
-}
-
-// Whether the value is the variable's own memory.
-bool is_own(const PlacedTensor& tensor) {
-  return !tensor.variable.is_meta() && tensor.value.tensor.defined() &&
-         tensor.value.tensor.is_alias_of(tensor.variable);
-}
-
-bool has_value(const PlacedTensor& tensor) {
-  return tensor.value.tensor.defined() || tensor.value.weight != nullptr;
-}
-
-// Moves the value out of the tensor: the unit owns it from now on.
-WeightUnits::Piece piece_of(PlacedTensor& tensor, size_t offset) {
-  const bool packed = tensor.packed != nullptr;
-  return {std::move(tensor.value), offset,
-          packed ? std::vector<int64_t>{static_cast<int64_t>(tensor.bytes())}
-                 : tensor.variable.sizes().vec(),
-          packed ? at::kByte : tensor.type};
-}
-
-}  // namespace
-
 void require_values(const std::vector<PlacedTensor>& tensors) {
   for (const PlacedTensor& tensor : tensors) {
-    if (has_value(tensor)) continue;
+    if (tensor.value.exists()) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' is on the meta device and has no values", tensor.name),
                 {.subject = tensor.name,
@@ -217,7 +209,7 @@ void DispatchedState::choose_units(const DispatchRules& rules) {
   std::string largest;
   const uint64_t held = resident_bytes();
   uint64_t needed = 0;
-  for (unit_bytes_ = kUnitBytes; unit_bytes_ >= kMinUnitBytes; unit_bytes_ /= 2) {
+  for (; unit_bytes_ >= kMinUnitBytes; unit_bytes_ /= 2) {
     first = second = 0;
     for (const WeightGroup& unit : group_weights(tensors_, c10::kCPU, unit_bytes_)) {
       if (tensors_[unit.tensors[0]].stays()) continue;
@@ -267,9 +259,8 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
   if (plan.empty()) return;
   auto site = device.is_cpu() ? std::make_unique<Site>(residency::PoolMemory::kPages)
                               : std::make_unique<Site>(device);
-  auto units = std::make_unique<WeightUnits>(device);
+  auto units = std::make_unique<WeightUnits>(device, rules.on_first);
   site->units = units.get();
-  site->units->set_on_first(rules.on_first);
   const bool bounded = rules.max_resident_bytes > 0;
   // The kernel may reclaim pages of a file; without a bound, that is left to it.
   const bool unbounded = device.is_cpu() && !bounded;

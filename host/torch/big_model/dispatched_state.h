@@ -22,23 +22,6 @@
 
 namespace coupler::big_model {
 
-// Groups the tensors of a model that are fetched for use into units. A pure function.
-
-struct WeightGroup {
-  std::vector<size_t> tensors;  // indices into the given list
-  std::vector<size_t> offsets;  // of each in the unit's memory, bytes
-  size_t bytes = 0;
-  weights::FilePlace place;  // if the unit is used in place in its file; else it is copied
-};
-
-// Plans the tensors that run on `device`, except those that stay on the CPU unpacked. On the CPU,
-// neighbors in one file form one unit of at most `most` bytes, or of one tensor; otherwise a unit
-// holds a module's own tensors.
-inline constexpr size_t kUnitBytes = size_t{16} << 20;
-inline constexpr size_t kMinUnitBytes = size_t{1} << 20;  // if memory is short
-std::vector<WeightGroup> group_weights(const std::vector<PlacedTensor>& tensors, c10::Device device,
-                                       size_t most = kUnitBytes);
-
 // WeightUnits: the units of a dispatched model, as the Source of one Residency: on the CPU directly
 // from mapped files, on accelerators copied from host memory or files. Call add() before the first
 // use; threads as for Source.
@@ -58,13 +41,12 @@ class WeightUnits : public residency::Source {
     bool keep_pages = true;     // keep the file's pages when the unit is released
   };
 
-  // device: where the units' memory is.
-  explicit WeightUnits(c10::Device device) : device_(device) {}
+  // device: where the units' memory is. on_first (null: nothing) is called when a unit becomes
+  // resident after none was: another model may have to make room.
+  WeightUnits(c10::Device device, std::function<void()> on_first)
+      : device_(device), on_first_(std::move(on_first)) {}
 
   void add(PlacedUnit unit) { units_.push_back(std::move(unit)); }
-  // on_first is called when a unit becomes resident after none was: another model may have to make
-  // room.
-  void set_on_first(std::function<void()> on_first) { on_first_ = std::move(on_first); }
   void all_released() { any_ = false; }
 
   void* lend(size_t unit) override;
@@ -74,11 +56,9 @@ class WeightUnits : public residency::Source {
   void store(size_t unit, const void* memory) override;
 
  private:
-  void note_first();
-
   const c10::Device device_;
+  const std::function<void()> on_first_;
   std::vector<PlacedUnit> units_;
-  std::function<void()> on_first_;
   bool any_ = false;
 };
 
@@ -105,7 +85,6 @@ class DispatchedState {
   DispatchedState& operator=(const DispatchedState&) = delete;
 
   const DeviceMap& map() const { return map_; }
-  const strategy::Model& model() const { return model_; }
   // Offloads all units and frees the accelerators' memory. Throws Error(kUsage) while an operation
   // uses a unit.
   void release();
@@ -114,10 +93,9 @@ class DispatchedState {
   static const DispatchedState* of(const void* identity);
 
  private:
-  struct Site {
-    explicit Site(c10::Device on) : device(on), pool(on) {}
+  struct Site {  // the units of one device
+    explicit Site(c10::Device on) : pool(on) {}
     explicit Site(residency::PoolMemory memory) : pool(memory) {}
-    c10::Device device = c10::kCPU;
     residency::BufferPool pool;
     WeightUnits* units = nullptr;  // the residency's
     std::unique_ptr<residency::Residency> residency;
@@ -133,8 +111,8 @@ class DispatchedState {
   std::vector<PlacedTensor> tensors_;
   const std::vector<std::shared_ptr<const weights::WeightSource>> sources_;
   std::vector<std::unique_ptr<Site>> sites_;
-  size_t unit_bytes_ = kUnitBytes;
-  uint64_t room_for_more_ = 0;  // part of max_resident_bytes for units that stay
+  size_t unit_bytes_ = size_t{16} << 20;  // the most in a unit that is used in its file
+  uint64_t room_for_more_ = 0;            // part of max_resident_bytes for units that stay
 };
 
 // Throws Error(kInvalidArgument) naming the first meta tensor that has no source of values.

@@ -142,17 +142,7 @@ void copy_value(const HostValue& value, const at::Tensor& destination, bool drop
 
 namespace {
 
-c10::Device main_device_of(const DeviceMap& map, const PlaceRules& rules) {
-  if (rules.main_device) return *rules.main_device;
-  std::optional<MapDevice> lowest;
-  for (const auto& [path, device] : map.entries()) {
-    if (device.is_accelerator() && (!lowest || device < *lowest)) lowest = device;
-  }
-  return lowest ? device_of(*lowest) : c10::Device(c10::kCPU);
-}
-
-}  // namespace
-
+// Accelerators are of the kind that LibTorch sees.
 c10::Device device_of(MapDevice device) {
   if (!device.is_accelerator()) return c10::kCPU;
   const auto kind = at::getAccelerator();
@@ -167,6 +157,17 @@ c10::Device device_of(MapDevice device) {
   }
   return {*kind, static_cast<c10::DeviceIndex>(device.index())};
 }
+
+c10::Device main_device_of(const DeviceMap& map, const PlaceRules& rules) {
+  if (rules.main_device) return *rules.main_device;
+  std::optional<MapDevice> lowest;
+  for (const auto& [path, device] : map.entries()) {
+    if (device.is_accelerator() && (!lowest || device < *lowest)) lowest = device;
+  }
+  return lowest ? device_of(*lowest) : c10::Device(c10::kCPU);
+}
+
+}  // namespace
 
 std::vector<PlacedTensor> place_tensors(const strategy::Model& model, const DeviceMap& map,
                                         const PlaceRules& rules) {

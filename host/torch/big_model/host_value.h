@@ -25,7 +25,7 @@ struct HostValue {
   weights::FilePlace place;
   const weights::WeightTensor* weight = nullptr;
 
-  uint64_t bytes() const { return tensor.defined() ? tensor.nbytes() : 0; }
+  bool exists() const { return tensor.defined() || weight != nullptr; }
 };
 
 // From a tensor on the CPU that has values.
@@ -78,8 +78,5 @@ struct PlaceRules {
 // Error(kInvalidArgument) for an accelerator that LibTorch does not see.
 std::vector<PlacedTensor> place_tensors(const strategy::Model& model, const DeviceMap& map,
                                         const PlaceRules& rules);
-
-// The LibTorch device; accelerators are of the kind that LibTorch sees.
-c10::Device device_of(MapDevice device);
 
 }  // namespace coupler::big_model

@@ -24,15 +24,9 @@
 
 namespace coupler::big_model {
 
-// Matches a checkpoint's tensors with a model's. A pure function, any thread.
-
 namespace {
 
-// By index in the model; null for tensors that are not in the checkpoint.
-struct MatchedWeights {
-  std::vector<const weights::WeightTensor*> parameters, buffers;
-};
-
+// Matches a checkpoint's tensors with a model's by name, including the names of tied tensors.
 class Matcher {
  public:
   Matcher(const strategy::Model& model, const weights::WeightSource& source) {
@@ -45,6 +39,7 @@ class Matcher {
     for (const auto& [alias, name] : model.aliases) other_names_[name].push_back(alias);
   }
 
+  // Null if it is not in the checkpoint.
   const weights::WeightTensor* find(const std::string& name, const at::Tensor& tensor) {
     const weights::WeightTensor* found = named(name);
     for (const std::string& other : other_names_[name]) {
@@ -60,6 +55,7 @@ class Matcher {
     return found;
   }
 
+  // After find() of each of the model's tensors.
   void check(const weights::WeightSource& source, const std::string& checkpoint,
              bool strict) const {
     std::vector<std::string> unexpected;
@@ -96,21 +92,6 @@ class Matcher {
   std::set<const weights::WeightTensor*> used_;
   std::vector<std::string> missing_, wrong_;
 };
-
-// Matches by name, including the names of tied tensors. Throws Error(kInvalidArgument) naming
-// `checkpoint` and listing every tensor of another shape and, if strict, every missing or
-// unexpected one.
-MatchedWeights match_weights(const strategy::Model& model, const weights::WeightSource& source,
-                             const std::string& checkpoint, bool strict) {
-  Matcher matcher(model, source);
-  MatchedWeights result;
-  for (const strategy::ModelParameter& parameter : model.parameters)
-    result.parameters.push_back(matcher.find(parameter.name, parameter.tensor));
-  for (const auto& [name, buffer] : model.buffers)
-    result.buffers.push_back(matcher.find(name, buffer));
-  matcher.check(source, checkpoint, strict);
-  return result;
-}
 
 // Takes the values from constructors for tensors that are not in the checkpoint.
 void take_constructed(std::vector<PlacedTensor*>& missing) {
@@ -185,14 +166,15 @@ std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& 
   const auto source =
       std::make_shared<weights::WeightSource>(weights::open_weights(checkpoint, {}));
   if (rename) apply(rename, *source, checkpoint);
-  const MatchedWeights found = match_weights(model, *source, checkpoint, strict);
+  Matcher matcher(model, *source);
+  std::vector<const weights::WeightTensor*> found;
+  for (const PlacedTensor& tensor : tensors)
+    found.push_back(matcher.find(tensor.name, tensor.variable));
+  matcher.check(*source, checkpoint, strict);
   std::vector<PlacedTensor*> missing;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const size_t parameters = found.parameters.size();
-    const weights::WeightTensor* const weight =
-        i < parameters ? found.parameters[i] : found.buffers[i - parameters];
-    if (weight != nullptr) {
-      tensors[i].value = host_value(*weight, tensors[i].type);
+    if (found[i] != nullptr) {
+      tensors[i].value = host_value(*found[i], tensors[i].type);
     } else {
       missing.push_back(&tensors[i]);
     }
@@ -213,7 +195,7 @@ std::shared_ptr<const weights::WeightSource> offload_to(const std::string& folde
   std::vector<PlacedTensor*> written;
   for (PlacedTensor& tensor : tensors) {
     if (!tensor.stored_on.is_disk() || tensor.packed != nullptr) continue;
-    if (!tensor.value.tensor.defined() && tensor.value.weight == nullptr) continue;
+    if (!tensor.value.exists()) continue;
     if (only_foreign && tensor.value.place.file != nullptr) continue;
     written.push_back(&tensor);
   }
@@ -246,7 +228,7 @@ std::shared_ptr<const weights::WeightSource> take_offloaded(const std::string& f
   std::map<std::string_view, const weights::WeightTensor*> by_name;
   for (const weights::WeightTensor& weight : source->tensors) by_name.emplace(weight.name, &weight);
   for (PlacedTensor& tensor : tensors) {
-    if (tensor.value.tensor.defined() || tensor.value.weight != nullptr) continue;
+    if (tensor.value.exists()) continue;
     const auto found = by_name.find(tensor.name);
     if (found == by_name.end()) continue;
     const weights::WeightTensor& weight = *found->second;

@@ -18,7 +18,9 @@ using Rename = std::function<std::string(const std::string& name)>;
 
 // Fills in `value` of each tensor. Tensors that are not in the checkpoint, which strict forbids,
 // get the model's own value or the constructor's; otherwise none. The result is the source of the
-// values and must be kept as long as they are. Throws Error as match_weights and open_weights do.
+// values and must be kept as long as they are. Throws Error(kInvalidArgument) naming `checkpoint`
+// and listing every tensor of another shape and, if strict, every missing or unexpected one; Error
+// as open_weights does.
 std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& model,
                                                          std::vector<PlacedTensor>& tensors,
                                                          const std::string& checkpoint, bool strict,

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,13 +48,8 @@ namespace {
 struct PackedFile {
   std::shared_ptr<const weights::WeightSource> source;  // one tensor of bytes per weight
   std::map<std::string, QuantizedLayer> layers;
+  bool reused = false;  // an earlier run wrote it
 };
-
-// Packs one weight after the other, so that only one is in memory at a time, and returns when all
-// are on disk. Throws Error(kIo), and what pack throws.
-using PackOne = std::function<at::Tensor(const PlacedTensor& weight, QuantizedLayer& layer)>;
-PackedFile write_packed_file(const std::string& folder, const std::string& fingerprint,
-                             const std::vector<const PlacedTensor*>& weights, const PackOne& pack);
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -90,16 +84,22 @@ std::string line_of(const PlacedTensor& weight) {
                      status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
 }
 
+// Null if the source has no tensor of that name.
+const weights::WeightTensor* tensor_named(const weights::WeightSource& source,
+                                          const std::string& name) {
+  const auto found =
+      std::find_if(source.tensors.begin(), source.tensors.end(),
+                   [&](const weights::WeightTensor& stored) { return stored.name == name; });
+  return found == source.tensors.end() ? nullptr : &*found;
+}
+
 bool matches_source(const weights::WeightSource& source,
                     const std::vector<const PlacedTensor*>& weights) {
   return source.tensors.size() == weights.size() &&
          std::all_of(weights.begin(), weights.end(), [&](const PlacedTensor* weight) {
-           return std::any_of(source.tensors.begin(), source.tensors.end(),
-                              [&](const weights::WeightTensor& stored) {
-                                return stored.name == weight->name &&
-                                       stored.dtype == safetensors::DType::kU8 &&
-                                       stored.bytes() == weight->packed->bytes();
-                              });
+           const weights::WeightTensor* const stored = tensor_named(source, weight->name);
+           return stored != nullptr && stored->dtype == safetensors::DType::kU8 &&
+                  stored->bytes() == weight->packed->bytes();
          });
 }
 
@@ -140,7 +140,7 @@ std::optional<PackedFile> open_packed_file(const std::string& folder,
         parse_strict_json({reinterpret_cast<const char*>(text->data()), text->size()}, 4);
     PackedFile file{
         std::make_shared<weights::WeightSource>(weights::open_safetensors(paths.weights)),
-        layers_of(index)};
+        layers_of(index), /*reused=*/true};
     if (index.at("made_from").get<std::string>() == fingerprint &&
         matches_source(*file.source, weights) && file.layers.size() == weights.size())
       return file;
@@ -154,44 +154,6 @@ std::optional<PackedFile> open_packed_file(const std::string& folder,
   log(LogLevel::kWarning, "quantize",
       fmt::format("{} cannot be used and is written again: {}", paths.index, problem));
   return std::nullopt;
-}
-
-PackedFile write_packed_file(const std::string& folder, const std::string& fingerprint,
-                             const std::vector<const PlacedTensor*>& weights, const PackOne& pack) {
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed) throw_io("create", folder, failed.value());
-  const Paths paths(folder, fingerprint);
-  std::map<std::string, const PlacedTensor*> by_name;
-  std::vector<safetensors::TensorEntry> entries;
-  for (const PlacedTensor* const weight : weights) {
-    by_name.emplace(weight->name, weight);
-    entries.push_back(
-        {weight->name, safetensors::DType::kU8, {static_cast<int64_t>(weight->packed->bytes())}});
-  }
-  PackedFile file;
-  json errors = json::object();
-  // One per process, so that several may write the same file.
-  const std::string part = fmt::format("{}.{}.part", paths.weights, ::getpid());
-  fs::remove(part, failed);
-  {
-    safetensors::Writer writer(part, std::move(entries));
-    for (const safetensors::TensorInfo& info : writer.tensors()) {
-      QuantizedLayer layer{.name = info.name};
-      const at::Tensor bytes = pack(*by_name.at(info.name), layer);
-      writer.write(info.name, bytes.const_data_ptr(), bytes.nbytes());
-      errors[info.name] = {layer.relative_error, layer.max_error};
-      file.layers.emplace(info.name, std::move(layer));
-    }
-    writer.finish();
-  }
-  rename_durably(part, paths.weights);
-  if (!fingerprint.empty()) {
-    const json index = {{"made_from", fingerprint}, {"errors", std::move(errors)}};
-    replace_file(paths.index, index.dump(1) + "\n");
-  }
-  file.source = std::make_shared<weights::WeightSource>(weights::open_safetensors(paths.weights));
-  return file;
 }
 
 // The values to pack, on the CPU. If the checkpoint has another dtype, they are read as float, so
@@ -214,8 +176,47 @@ at::Tensor pack_one(const PlacedTensor& tensor, QuantizedLayer& layer) {
   return packed;
 }
 
-PackedFile file_of(const std::string& folder, const std::vector<const PlacedTensor*>& weights,
-                   bool& reused) {
+// Packs one weight after the other, so that only one is in memory at a time, and returns when all
+// are on disk. Throws Error(kIo), and what pack throws.
+PackedFile write_packed_file(const std::string& folder, const std::string& fingerprint,
+                             const std::vector<const PlacedTensor*>& weights) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed) throw_io("create", folder, failed.value());
+  const Paths paths(folder, fingerprint);
+  std::map<std::string, const PlacedTensor*> by_name;
+  std::vector<safetensors::TensorEntry> entries;
+  for (const PlacedTensor* const weight : weights) {
+    by_name.emplace(weight->name, weight);
+    entries.push_back(
+        {weight->name, safetensors::DType::kU8, {static_cast<int64_t>(weight->packed->bytes())}});
+  }
+  PackedFile file;
+  json errors = json::object();
+  // One per process, so that several may write the same file.
+  const std::string part = fmt::format("{}.{}.part", paths.weights, ::getpid());
+  fs::remove(part, failed);
+  {
+    safetensors::Writer writer(part, std::move(entries));
+    for (const safetensors::TensorInfo& info : writer.tensors()) {
+      QuantizedLayer layer{.name = info.name};
+      const at::Tensor bytes = pack_one(*by_name.at(info.name), layer);
+      writer.write(info.name, bytes.const_data_ptr(), bytes.nbytes());
+      errors[info.name] = {layer.relative_error, layer.max_error};
+      file.layers.emplace(info.name, std::move(layer));
+    }
+    writer.finish();
+  }
+  rename_durably(part, paths.weights);
+  if (!fingerprint.empty()) {
+    const json index = {{"made_from", fingerprint}, {"errors", std::move(errors)}};
+    replace_file(paths.index, index.dump(1) + "\n");
+  }
+  file.source = std::make_shared<weights::WeightSource>(weights::open_safetensors(paths.weights));
+  return file;
+}
+
+PackedFile file_of(const std::string& folder, const std::vector<const PlacedTensor*>& weights) {
   if (folder.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the device map puts the quantized weight '{}' on the disk, but "
@@ -225,16 +226,8 @@ PackedFile file_of(const std::string& folder, const std::vector<const PlacedTens
                  .hint = "name a folder on a local disk with room for the quantized weights; they "
                          "are written there once"});
   const std::string fingerprint = fingerprint_of(weights);
-  auto file = open_packed_file(folder, fingerprint, weights);
-  reused = file.has_value();
-  if (reused) return *std::move(file);
-  return write_packed_file(folder, fingerprint, weights, &pack_one);
-}
-
-void finish(const PlacedTensor& tensor, QuantizedLayer& layer) {
-  layer.bytes_before =
-      static_cast<uint64_t>(tensor.variable.numel()) * c10::elementSize(tensor.type);
-  layer.bytes_after = tensor.packed->bytes();
+  if (auto file = open_packed_file(folder, fingerprint, weights)) return *std::move(file);
+  return write_packed_file(folder, fingerprint, weights);
 }
 
 }  // namespace
@@ -253,29 +246,28 @@ std::shared_ptr<const weights::WeightSource> pack_tensors(const QuantizeOptions&
                                                           const std::string& offload_folder,
                                                           std::vector<PlacedTensor>& tensors) {
   const at::NoGradGuard no_grad;
-  QuantizationReport report{.bits = options.bits,
-                            .group_size = options.bits == 4 ? options.group_size : 0,
-                            .layers = {},
-                            .reused = false};
   std::vector<const PlacedTensor*> on_disk;
   for (const PlacedTensor& tensor : tensors) {
     if (tensor.packed != nullptr && tensor.stored_on.is_disk()) on_disk.push_back(&tensor);
   }
   PackedFile file;
-  if (!on_disk.empty()) file = file_of(offload_folder, on_disk, report.reused);
+  if (!on_disk.empty()) file = file_of(offload_folder, on_disk);
+  QuantizationReport report{.bits = options.bits,
+                            .group_size = options.bits == 4 ? options.group_size : 0,
+                            .layers = {},
+                            .reused = file.reused};
   for (PlacedTensor& tensor : tensors) {
     if (tensor.packed == nullptr) continue;
     QuantizedLayer layer{.name = tensor.name};
     if (tensor.stored_on.is_disk()) {
       layer = file.layers.at(tensor.name);
-      const auto weight = std::find_if(
-          file.source->tensors.begin(), file.source->tensors.end(),
-          [&](const weights::WeightTensor& stored) { return stored.name == tensor.name; });
-      tensor.value = host_value(*weight, at::kByte);
+      tensor.value = host_value(*tensor_named(*file.source, tensor.name), at::kByte);
     } else {
       tensor.value = host_value(pack_one(tensor, layer));
     }
-    finish(tensor, layer);
+    layer.bytes_before =
+        static_cast<uint64_t>(tensor.variable.numel()) * c10::elementSize(tensor.type);
+    layer.bytes_after = tensor.packed->bytes();
     report.layers.push_back(std::move(layer));
   }
   for (const PlacedTensor& tensor : tensors) {

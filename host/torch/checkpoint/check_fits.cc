@@ -1,6 +1,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,14 +41,16 @@ class Problems {
   size_t count_ = 0;
 };
 
-// The list under a key of the manifest's state; empty if there is none.
-const json& list_of(const Manifest& manifest, const char* key) {
-  static const json kNone = json::array();
-  const auto found = manifest.state.find(key);
-  return found == manifest.state.end() || !found->is_array() ? kNone : *found;
+// What an object of the manifest has under a key; an empty value of the type if it has none.
+json member_of(const json& object, const char* key, json::value_t type) {
+  const auto found = object.find(key);
+  return found == object.end() || found->type() != type ? json(type) : *found;
+}
+json list_of(const json& object, const char* key) {
+  return member_of(object, key, json::value_t::array);
 }
 
-bool same_number(Problems& problems, const char* what, size_t saved, size_t here) {
+bool same_number(Problems& problems, const std::string& what, size_t saved, size_t here) {
   if (saved == here) return true;
   problems.add(fmt::format("it has {} {}, the program has {}", saved, what, here));
   return false;
@@ -62,20 +65,15 @@ std::string describe_entry(const json& entry) {
 void check_model(Problems& problems, const json& saved, const strategy::Model& model,
                  size_t index) {
   const std::string where = index == 0 ? "" : fmt::format(" of model {}", index);
-  const json none = json::object();
-  const auto object = [&](const char* key) -> const json& {
-    const auto found = saved.find(key);
-    return found == saved.end() || !found->is_object() ? none : *found;
-  };
-  const json& tensors = object("tensors");
-  const json& aliases = object("aliases");
-  std::map<std::string, bool> known;
+  const json tensors = member_of(saved, "tensors", json::value_t::object);
+  const json aliases = member_of(saved, "aliases", json::value_t::object);
+  std::set<std::string> known;
   const auto check = [&](const std::string& name, const at::Tensor& tensor) {
     std::string stored = name;
     if (!tensors.contains(stored) && aliases.contains(stored) && aliases[stored].is_string()) {
       stored = aliases[stored].get<std::string>();
     }
-    known[stored] = true;
+    known.insert(stored);
     const auto found = tensors.find(stored);
     if (found == tensors.end()) {
       problems.add(fmt::format("tensor '{}'{} is missing", name, where));
@@ -92,7 +90,7 @@ void check_model(Problems& problems, const json& saved, const strategy::Model& m
   for (const strategy::ModelParameter& parameter : model.parameters)
     check(parameter.name, parameter.tensor);
   for (const auto& [name, buffer] : model.buffers) check(name, buffer);
-  for (const auto& [alias, name] : model.aliases) known[alias] = true;
+  for (const auto& [alias, name] : model.aliases) known.insert(alias);
   for (const auto& [name, entry] : tensors.items()) {
     if (!known.contains(name))
       problems.add(fmt::format("tensor '{}'{} is unexpected", name, where));
@@ -109,23 +107,18 @@ void check_optimizer(Problems& problems, const json& saved, const TrainingState&
     problems.add(fmt::format("{} is {}, the program's is {}", where, saved_type, type));
     return;
   }
-  const auto groups = saved.find("groups");
-  const size_t count = groups == saved.end() || !groups->is_array() ? 0 : groups->size();
-  if (!same_number(problems, fmt::format("parameter groups in {}", where).c_str(), count,
+  const json groups = list_of(saved, "groups");
+  if (!same_number(problems, fmt::format("parameter groups in {}", where), groups.size(),
                    optimizer.given().size())) {
     return;
   }
-  for (size_t g = 0; g < count; ++g) {
-    const auto parameters = (*groups)[g].find("parameters");
-    const size_t saved_count =
-        parameters == (*groups)[g].end() || !parameters->is_array() ? 0 : parameters->size();
-    same_number(problems, fmt::format("parameters in group {} of {}", g, where).c_str(),
-                saved_count, optimizer.given()[g].size());
-    const auto options = (*groups)[g].find("options");
+  for (size_t g = 0; g < groups.size(); ++g) {
+    same_number(problems, fmt::format("parameters in group {} of {}", g, where),
+                list_of(groups[g], "parameters").size(), optimizer.given()[g].size());
     const auto copy = optimizer.torch_optimizer().param_groups()[g].options().clone();
     try {
       optim::set_options(optimizer.torch_optimizer(), *copy,
-                         options == (*groups)[g].end() ? json() : *options);
+                         member_of(groups[g], "options", json::value_t::object));
     } catch (const Error& error) {
       problems.add(fmt::format("{}: {}", where, error.what()));
     }
@@ -136,27 +129,24 @@ void check_optimizer(Problems& problems, const json& saved, const TrainingState&
 
 void check_fits(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
   Problems problems;
-  const json& models = list_of(manifest, "models");
+  const json models = list_of(manifest.state, "models");
   if (same_number(problems, "models", models.size(), job.models.size())) {
     for (size_t m = 0; m < job.models.size(); ++m) {
       check_model(problems, models[m], job.models[m]->model(), m);
     }
   }
-  const json& optimizers = list_of(manifest, "optimizers");
+  const json optimizers = list_of(manifest.state, "optimizers");
   if (same_number(problems, "optimizers", optimizers.size(), job.optimizers.size())) {
     for (size_t o = 0; o < job.optimizers.size(); ++o) {
       check_optimizer(problems, optimizers[o], job, o);
     }
   }
-  same_number(problems, "schedulers", list_of(manifest, "schedulers").size(),
+  same_number(problems, "schedulers", list_of(manifest.state, "schedulers").size(),
               job.schedulers.size());
-  same_number(problems, "data loaders", list_of(manifest, "loaders").size(), job.loaders.size());
-  const auto objects = manifest.state.find("objects");
-  same_number(problems, "registered objects",
-              objects == manifest.state.end() || !objects->is_number_unsigned()
-                  ? 0
-                  : objects->get<size_t>(),
-              job.objects.size());
+  same_number(problems, "data loaders", list_of(manifest.state, "loaders").size(),
+              job.loaders.size());
+  const json objects = member_of(manifest.state, "objects", json::value_t::number_unsigned);
+  same_number(problems, "registered objects", objects.get<size_t>(), job.objects.size());
   problems.throw_if_any(folder);
 }
 

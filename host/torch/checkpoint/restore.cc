@@ -7,11 +7,9 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 
-#include "base/log.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/names.h"
 #include "checkpoint/snapshot.h"
@@ -22,31 +20,28 @@
 #include "tensors/safetensors.h"
 
 namespace coupler::checkpoint {
-namespace {
 
-int64_t numel_of(const std::vector<int64_t>& shape) {
-  int64_t result = 1;
-  for (const int64_t size : shape) result *= size;  // of a tensor: no overflow
-  return result;
-}
-
-}  // namespace
-
-bool StatePiece::whole() const { return begin == 0 && end == numel_of(shape); }
-
-std::string entry_name(const StatePiece& piece) {
-  return piece.whole() ? piece.name : part_name(piece.name, piece.begin, piece.end);
-}
-
-void PieceReader::read(const std::string& tensor, const StatePiece& piece) {
-  const at::Tensor& values = piece.values;
-  if (values.is_contiguous() && values.device().is_cpu()) {
-    read_elements(tensor, piece, values);
-    return;
+void PieceReader::read(const std::string& tensor, const at::Tensor& values, int64_t begin) {
+  const auto found = files_.tensors().find(tensor);
+  if (values.numel() > 0 && found != files_.tensors().end()) {
+    const auto dtype = safetensors::scalar_type(found->second.dtype, tensor);
+    if (dtype != values.scalar_type()) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: tensor '{}' is {}, but the program's is {}",
+                      files_.path(found->second.parts.front()), tensor, c10::toString(dtype),
+                      c10::toString(values.scalar_type())),
+          {.subject = tensor, .hint = "load it into a model with the dtypes it was saved with"});
+    }
   }
-  const at::Tensor room = at::empty(values.sizes(), values.options().device(at::kCPU));
-  read_elements(tensor, piece, room);
-  values.copy_(room);
+  const bool in_place = values.is_contiguous() && values.device().is_cpu();
+  const at::Tensor into =
+      in_place ? values : at::empty(values.sizes(), values.options().device(at::kCPU));
+  {
+    const residency::InUse in_memory(into, residency::InUse::Access::kWrite);
+    files_.read(tensor, begin, begin + values.numel(), into.mutable_data_ptr());
+  }
+  if (!in_place) values.copy_(into);
 }
 
 void PieceReader::read_all(
@@ -55,28 +50,9 @@ void PieceReader::read_all(
     const PieceFiles::Part& first = tensor.parts.front();
     const at::Tensor value =
         at::empty(first.shape, at::TensorOptions(safetensors::scalar_type(tensor.dtype, name)));
-    read(name,
-         {.name = name, .shape = first.shape, .begin = 0, .end = value.numel(), .values = value});
+    read(name, value);
     visit(name, value);
   }
-}
-
-void PieceReader::read_elements(const std::string& tensor, const StatePiece& piece,
-                                const at::Tensor& into) {
-  const auto found = files_.tensors().find(tensor);
-  if (piece.numel() > 0 && found != files_.tensors().end()) {
-    const auto dtype = safetensors::scalar_type(found->second.dtype, tensor);
-    if (dtype != into.scalar_type()) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("{}: tensor '{}' is {}, but the program's is {}",
-                      files_.path(found->second.parts.front()), tensor, c10::toString(dtype),
-                      c10::toString(into.scalar_type())),
-          {.subject = tensor, .hint = "load it into a model with the dtypes it was saved with"});
-    }
-  }
-  const residency::InUse in_memory(into, residency::InUse::Access::kWrite);
-  files_.read(tensor, piece.begin, piece.end, into.mutable_data_ptr());
 }
 
 namespace {
@@ -102,19 +78,9 @@ void restore_model(const TrainingState& job, size_t index, const json& saved, Pi
   };
   for (const strategy::ParameterPart& part : job.models[index]->parts()) {
     const strategy::ModelParameter& parameter = model.parameters[part.parameter];
-    reader.read(stored(parameter.name), {.name = parameter.name,
-                                         .shape = parameter.tensor.sizes().vec(),
-                                         .begin = part.begin,
-                                         .end = part.end,
-                                         .values = part.values});
+    reader.read(stored(parameter.name), part.values, part.begin);
   }
-  for (const auto& [name, buffer] : model.buffers) {
-    reader.read(stored(name), {.name = name,
-                               .shape = buffer.sizes().vec(),
-                               .begin = 0,
-                               .end = buffer.numel(),
-                               .values = buffer});
-  }
+  for (const auto& [name, buffer] : model.buffers) reader.read(stored(name), buffer);
 }
 
 struct KnownState {
@@ -155,7 +121,7 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
         optimizer.make_state(part.part.optimizer_tensor, found->second.steps, found->second.names);
     for (const auto& [name, values] : state.tensors) {
       const StatePiece piece = state_piece(part, name, values);
-      reader.read(piece.name, piece);
+      reader.read(piece.name, piece.values, piece.begin);
     }
   }
   with_json(folder, "optimizer", [&] {
@@ -209,11 +175,7 @@ void restore_carried(const TrainingState& job, const Manifest& manifest, PieceRe
         values.zero_();
         continue;
       }
-      reader.read(saved, {.name = saved,
-                          .shape = values.sizes().vec(),
-                          .begin = 0,
-                          .end = values.numel(),
-                          .values = values});
+      reader.read(saved, values);
     }
   }
 }
@@ -225,11 +187,7 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   const auto restore = [&](const char* name, at::Generator generator) {
     const std::lock_guard lock(generator.mutex());
     const at::Tensor state = generator.get_state();
-    reader.read(name, {.name = name,
-                       .shape = state.sizes().vec(),
-                       .begin = 0,
-                       .end = state.numel(),
-                       .values = state});
+    reader.read(name, state);
     generator.set_state(state);
   };
   restore(kTorchGenerator, at::detail::getDefaultCPUGenerator());
@@ -244,12 +202,7 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   for (size_t m = 0; m < job.models.size(); ++m) {
     for (const auto& [name, buffer] : job.models[m]->model().buffers) {
       const std::string own = own_buffer_prefix(m) + name;
-      if (!reader.has(own)) continue;
-      reader.read(own, {.name = own,
-                        .shape = buffer.sizes().vec(),
-                        .begin = 0,
-                        .end = buffer.numel(),
-                        .values = buffer});
+      if (reader.has(own)) reader.read(own, buffer);
     }
   }
 }

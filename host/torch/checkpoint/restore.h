@@ -29,10 +29,10 @@ class PieceReader {
     const bool whole = found != files_.tensors().end() && found->second.parts.size() == 1;
     return whole ? found->second.parts[0].shape : std::vector<int64_t>{};
   }
-  // Reads the piece's elements of the tensor, directly into its values if these are contiguous in
-  // host memory. Throws Error(kInvalidArgument) for another dtype, Error(kIo) if no file contains
-  // some of the elements or a file is damaged.
-  void read(const std::string& tensor, const StatePiece& piece);
+  // Reads the tensor's elements from `begin` on, as many as `values` has, directly into it if it is
+  // contiguous in host memory. Throws Error(kInvalidArgument) for another dtype, Error(kIo) if no
+  // file contains some of the elements or a file is damaged.
+  void read(const std::string& tensor, const at::Tensor& values, int64_t begin = 0);
 
   // Calls visit with the name and value of every tensor, in order of names. Each must be complete
   // in one file.
@@ -42,8 +42,6 @@ class PieceReader {
   const std::vector<safetensors::Metadata>& metadata() const { return files_.metadata(); }
 
  private:
-  void read_elements(const std::string& tensor, const StatePiece& piece, const at::Tensor& into);
-
   PieceFiles files_;
 };
 

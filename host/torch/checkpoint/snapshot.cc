@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/accumulate.h>
 #include <coupler/data_loader.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -24,9 +25,6 @@
 #include "tensors/safetensors.h"
 
 namespace coupler::checkpoint {
-
-// Copies a tensor so that training can go on while the copy is saved. Plain function, any thread.
-
 namespace {
 
 constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
@@ -61,6 +59,20 @@ at::Tensor clone_into(const at::Tensor& tensor, const at::Tensor& room) {
 }
 
 }  // namespace
+
+StatePiece StatePiece::whole_of(std::string name, const at::Tensor& tensor) {
+  return {.name = std::move(name),
+          .shape = tensor.sizes().vec(),
+          .begin = 0,
+          .end = tensor.numel(),
+          .values = tensor};
+}
+
+bool StatePiece::whole() const { return begin == 0 && end == c10::multiply_integers(shape); }
+
+std::string entry_name(const StatePiece& piece) {
+  return piece.whole() ? piece.name : part_name(piece.name, piece.begin, piece.end);
+}
 
 std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces) {
   // The largest first, each to the rank with the least so far.
@@ -107,13 +119,8 @@ json describe_model(const strategy::Model& model) {
 
 void add_buffers(const strategy::Model& model, const std::string& prefix,
                  std::vector<StatePiece>& into) {
-  for (const auto& [name, buffer] : model.buffers) {
-    into.push_back({.name = prefix + name,
-                    .shape = buffer.sizes().vec(),
-                    .begin = 0,
-                    .end = buffer.numel(),
-                    .values = buffer});
-  }
+  for (const auto& [name, buffer] : model.buffers)
+    into.push_back(StatePiece::whole_of(prefix + name, buffer));
 }
 
 std::vector<StatePiece> model_pieces(strategy::ModelState& state, int rank) {
@@ -232,12 +239,7 @@ StateFile object_file(const detail::Stateful& object, std::string name) {
   }
   file.metadata[kObjectKey] = values.dump();
   for (const auto& [key, tensor] : state.tensors()) {
-    const at::Tensor dense = tensor.detach().to(at::kCPU).contiguous();
-    file.pieces.push_back({.name = key,
-                           .shape = dense.sizes().vec(),
-                           .begin = 0,
-                           .end = dense.numel(),
-                           .values = dense});
+    file.pieces.push_back(StatePiece::whole_of(key, tensor.detach().to(at::kCPU).contiguous()));
   }
   return file;
 }
@@ -246,23 +248,13 @@ StateFile random_file(const TrainingState& job) {
   StateFile file{.name = random_base(job.rank) + kExtension};
   const auto add = [&](const char* name, at::Generator generator) {
     const std::lock_guard lock(generator.mutex());
-    const at::Tensor state = generator.get_state();
-    file.pieces.push_back({.name = name,
-                           .shape = state.sizes().vec(),
-                           .begin = 0,
-                           .end = state.numel(),
-                           .values = state});
+    file.pieces.push_back(StatePiece::whole_of(name, generator.get_state()));
   };
   add(kTorchGenerator, at::detail::getDefaultCPUGenerator());
   if (const auto own = device::device_generator(job.device)) add(kDeviceGenerator, *own);
   for (size_t m = 0; m < job.models.size(); ++m) {
-    for (const strategy::StateTensor& state : job.models[m]->state_tensors()) {
-      file.pieces.push_back({.name = carried_prefix(m) + state.name,
-                             .shape = state.tensor.sizes().vec(),
-                             .begin = 0,
-                             .end = state.tensor.numel(),
-                             .values = state.tensor});
-    }
+    for (const strategy::StateTensor& state : job.models[m]->state_tensors())
+      file.pieces.push_back(StatePiece::whole_of(carried_prefix(m) + state.name, state.tensor));
   }
   if (!job.own_buffers) return file;
   for (size_t m = 0; m < job.models.size(); ++m) {

@@ -43,6 +43,8 @@ struct StatePiece {
   at::Tensor values;           // as many elements, in any shape; loading writes to it
   int copies = 1, copy = 0;    // ranks that hold the same piece, and which of them this one is
 
+  static StatePiece whole_of(std::string name, const at::Tensor& tensor);
+
   int64_t numel() const { return end - begin; }
   // Whether the piece is the whole tensor.
   bool whole() const;
@@ -51,11 +53,9 @@ struct StatePiece {
 // The name of its entry in a file: see checkpoint/names.h.
 std::string entry_name(const StatePiece& piece);
 
-// Decides which rank saves what several ranks hold alike. Pure function, any thread.
-
 // The pieces that this rank saves: those that only it holds, and its share of those that other
 // ranks hold, too. Ranks that hold the same pieces compute the same division without communication,
-// in whole pieces and about equal bytes.
+// in whole pieces and about equal bytes. Pure function, any thread.
 std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces);
 
 // The names of a training job's objects in a checkpoint: files, tensors, metadata. Shared by its
@@ -125,11 +125,9 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old 
 // "model-00002-of-00004.safetensors"
 std::string file_name(const std::string& base, int rank, int world_size);
 
-// Writes one rank's part of a checkpoint into a file. Plain function, any thread.
-
-// Writes directly from the pieces' memory, which must be contiguous; device memory is copied one
-// tensor at a time. Returns when the file is on disk. Throws Error(kIo) naming the file, and leaves
-// none.
+// Writes one rank's part of a checkpoint into a file, directly from the pieces' memory, which must
+// be contiguous; device memory is copied one tensor at a time. Returns when the file is on disk.
+// Throws Error(kIo) naming the file, and leaves none. [any-thread]
 WrittenFile write_pieces(const std::string& path, const std::vector<StatePiece>& pieces,
                          const std::map<std::string, std::string>& metadata);
 

@@ -91,17 +91,17 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&coupler::record_operation>());
 }
 
-namespace coupler {
+namespace coupler::empty_weights {
 namespace {
 
 // The wanted tensors of one recording, by storage: tied tensors share one.
 struct Batch {
-  std::shared_ptr<empty_weights::Recording> recording;
+  std::shared_ptr<Recording> recording;
   std::unordered_map<uint64_t, std::vector<size_t>> indices;
 };
 
-void require_recording(const empty_weights::MetaTensor& wanted) {
-  const empty_weights::StorageTag* const tag = empty_weights::Recording::tag_of(wanted.tensor);
+void require_recording(const MetaTensor& wanted) {
+  const StorageTag* const tag = Recording::tag_of(wanted.tensor);
   if (tag == nullptr) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -120,9 +120,9 @@ void require_recording(const empty_weights::MetaTensor& wanted) {
   }
 }
 
-at::Tensor make(const c10::Storage& storage, const empty_weights::TensorGeometry& geometry) {
+at::Tensor make(const c10::Storage& storage, const TensorGeometry& geometry) {
   const c10::InferenceMode no_inference(false);
-  return empty_weights::tensor_on(storage, geometry, c10::DispatchKey::CPU);
+  return tensor_on(storage, geometry, c10::DispatchKey::CPU);
 }
 
 std::string text(c10::IntArrayRef sizes) {
@@ -133,34 +133,31 @@ std::string text(c10::IntArrayRef sizes) {
 
 }  // namespace
 
-bool empty_weights::has_recording(const at::Tensor& tensor) {
-  return empty_weights::Recording::tag_of(tensor) != nullptr;
-}
+bool has_recording(const at::Tensor& tensor) { return Recording::tag_of(tensor) != nullptr; }
 
-empty_weights::ReplayReport empty_weights::materialize(
-    const std::vector<empty_weights::MetaTensor>& wanted, const empty_weights::ValueSink& sink) {
+ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink) {
   std::vector<Batch> batches;
-  std::vector<empty_weights::TensorGeometry> geometries(wanted.size());
+  std::vector<TensorGeometry> geometries(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& tensor = wanted[i].tensor;
     if (!tensor.defined() || !tensor.is_meta()) continue;
     require_recording(wanted[i]);
-    const empty_weights::StorageTag& tag = *empty_weights::Recording::tag_of(tensor);
+    const StorageTag& tag = *Recording::tag_of(tensor);
     auto batch = std::find_if(batches.begin(), batches.end(),
                               [&](const Batch& b) { return b.recording == tag.recording; });
     if (batch == batches.end()) batch = batches.insert(batch, Batch{tag.recording, {}});
     batch->indices[tag.id].push_back(i);
-    geometries[i] = empty_weights::geometry_of(tensor);
+    geometries[i] = geometry_of(tensor);
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& tensor = wanted[i].tensor;
     if (!tensor.defined() || !tensor.is_meta()) sink(i, tensor);
   }
-  empty_weights::ReplayReport total;
+  ReplayReport total;
   for (const Batch& batch : batches) {
     std::unordered_set<uint64_t> storages;
     for (const auto& item : batch.indices) storages.insert(item.first);
-    const empty_weights::ReplayReport report =
+    const ReplayReport report =
         replay(batch.recording, storages, [&](uint64_t storage, const c10::Storage& value) {
           for (const size_t i : batch.indices.at(storage)) sink(i, make(value, geometries[i]));
         });
@@ -170,7 +167,7 @@ empty_weights::ReplayReport empty_weights::materialize(
   return total;
 }
 
-void empty_weights::put_value(const at::Tensor& meta, const at::Tensor& value) {
+void put_value(const at::Tensor& meta, const at::Tensor& value) {
   if (!meta.is_meta() || !value.defined() || value.is_meta() || value.is_inference() ||
       value.layout() != meta.layout() || value.sizes() != meta.sizes()) {
     throw Error(
@@ -187,10 +184,10 @@ void empty_weights::put_value(const at::Tensor& meta, const at::Tensor& value) {
                             c10::toString(value.scalar_type())),
                 {.subject = {}, .hint = "give a floating-point tensor"});
   }
-  empty_weights::give_value(meta, value);
+  give_value(meta, value);
 }
 
-void empty_weights::give_value(const at::Tensor& variable, const at::Tensor& value) {
+void give_value(const at::Tensor& variable, const at::Tensor& value) {
   // A gradient accumulator made while the tensor was on meta would refuse real gradients.
   if (auto* const autograd = torch::autograd::impl::get_autograd_meta(variable)) {
     const std::lock_guard lock(autograd->mutex_);
@@ -199,9 +196,8 @@ void empty_weights::give_value(const at::Tensor& variable, const at::Tensor& val
   variable.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
 }
 
-void empty_weights::set_value(const at::Tensor& variable, const at::Tensor& value) {
-  variable.device() == value.device() ? variable.set_data(value)
-                                      : empty_weights::give_value(variable, value);
+void set_value(const at::Tensor& variable, const at::Tensor& value) {
+  variable.device() == value.device() ? variable.set_data(value) : give_value(variable, value);
 }
 
-}  // namespace coupler
+}  // namespace coupler::empty_weights

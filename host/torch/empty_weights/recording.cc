@@ -18,6 +18,10 @@ at::CPUGeneratorImpl& generator() {
   return *at::detail::getDefaultCPUGenerator().get<at::CPUGeneratorImpl>();
 }
 
+c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
 }  // namespace
 
 GeneratorState read_generator() {
@@ -45,14 +49,6 @@ GeneratorState derived_state(const GeneratorState& state) {
   const uint64_t high = engine();
   return {at::mt19937(high << 32 | engine()), std::nullopt, std::nullopt};
 }
-
-namespace {
-
-c10::StorageImpl& storage_of(const at::Tensor& tensor) {
-  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
-}  // namespace
 
 TensorGeometry geometry_of(const at::Tensor& tensor) {
   return {.storage = 0,

@@ -133,7 +133,6 @@ class Recording : public std::enable_shared_from_this<Recording> {
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
-    Recording* operator->() const { return recording_.get(); }
 
    private:
     std::shared_ptr<Recording> recording_;

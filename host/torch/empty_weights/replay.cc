@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -32,14 +33,12 @@ bool writes_any(const RecordedOperation& operation, const std::unordered_set<uin
                      });
 }
 
-std::vector<uint64_t> touched_by(const RecordedOperation& operation) {
-  std::vector<uint64_t> result;
-  for (const RecordedOutput& out : operation.outputs) result.push_back(out.geometry.storage);
+std::set<uint64_t> touched_by(const RecordedOperation& operation) {
+  std::set<uint64_t> result;
+  for (const RecordedOutput& out : operation.outputs) result.insert(out.geometry.storage);
   for (const RecordedInput& in : operation.inputs) {
-    if (!in.constant.defined()) result.push_back(in.geometry.storage);
+    if (!in.constant.defined()) result.insert(in.geometry.storage);
   }
-  std::sort(result.begin(), result.end());
-  result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
 }
 

@@ -63,42 +63,41 @@ void check_weight(const strategy::ModelParameter& weight, const std::string& typ
   if (weight.tensor.dim() == 2 && weight.tensor.is_floating_point() && weight.tensor.numel() > 0)
     return;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("'{}' of a {} is {} of {}: only floating-point matrices can be quantized",
+              fmt::format("'{}' of a {} is {} of [{}]: only floating-point matrices can be "
+                          "quantized",
                           weight.name, type, c10::getDtypeNames(weight.tensor.scalar_type()).first,
-                          fmt::format("[{}]", fmt::join(weight.tensor.sizes(), ", "))),
+                          fmt::join(weight.tensor.sizes(), ", ")),
               {.subject = weight.name,
                .hint = "remove its class from linear_classes, or add the weight to quantize.skip"});
 }
 
 void check_groups(const strategy::Model& model, const std::vector<ChosenLayer>& layers,
                   int64_t group) {
+  const auto not_divided_by = [&](int64_t size) {
+    std::vector<const ChosenLayer*> result;
+    for (const ChosenLayer& layer : layers) {
+      if (layer.layout.columns % size != 0) result.push_back(&layer);
+    }
+    return result;
+  };
+  const auto wrong = not_divided_by(group);
+  if (wrong.empty()) return;
   std::vector<int64_t> divide_all;
   for (const int64_t other : kGroups) {
-    if (std::all_of(layers.begin(), layers.end(),
-                    [&](const ChosenLayer& layer) { return layer.layout.columns % other == 0; }))
-      divide_all.push_back(other);
+    if (not_divided_by(other).empty()) divide_all.push_back(other);
   }
-  const auto wrong = std::find_if(layers.begin(), layers.end(), [&](const ChosenLayer& layer) {
-    return layer.layout.columns % group != 0;
-  });
-  if (wrong == layers.end()) return;
-  const std::string& name = model.parameters[wrong->parameter].name;
-  const int64_t inputs = wrong->layout.columns;
-  std::vector<std::string> left;
-  for (const ChosenLayer& layer : layers) {
-    if (layer.layout.columns % group != 0) left.push_back(model.parameters[layer.parameter].name);
-  }
+  const std::string& name = model.parameters[wrong[0]->parameter].name;
   const std::string several =
-      left.size() == 1 ? "" : fmt::format(" (and {} more layers)", left.size() - 1);
+      wrong.size() == 1 ? "" : fmt::format(" (and {} more layers)", wrong.size() - 1);
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("'{}' has {} inputs, which quantize.group_size = {} does not divide{}", name,
-                  inputs, group, several),
+                  wrong[0]->layout.columns, group, several),
       {.subject = name,
        .hint = divide_all.empty()
                    ? fmt::format("no group size divides all layers: leave these in full precision "
                                  "with quantize.skip = {{\"{}\"{}}}, or use 8 bits",
-                                 name, left.size() == 1 ? "" : ", …")
+                                 name, wrong.size() == 1 ? "" : ", …")
                    : fmt::format("use {}", fmt::join(divide_all, ", or "))});
 }
 

@@ -75,12 +75,11 @@ TEST_F(Pieces, WrittenByAnyNumberOfRanks_AreReadByAnyOther) {
     const int readers = number(1, 5);
     for (int rank = 0; rank < readers; ++rank) {
       for (const StatePiece& wanted : pieces_of(tensors, readers, 1, rank)) {
-        StatePiece piece = wanted;
-        piece.values = at::empty_like(wanted.values);
-        reader.read(piece.name, piece);
-        ASSERT_TRUE(at::equal(piece.values, wanted.values))
-            << "round " << round << ", " << piece.name << " [" << piece.begin << ", " << piece.end
-            << ") of " << world_size << " ranks read by " << readers;
+        const at::Tensor values = at::empty_like(wanted.values);
+        reader.read(wanted.name, values, wanted.begin);
+        ASSERT_TRUE(at::equal(values, wanted.values))
+            << "round " << round << ", " << wanted.name << " [" << wanted.begin << ", "
+            << wanted.end << ") of " << world_size << " ranks read by " << readers;
       }
     }
   }
@@ -110,9 +109,7 @@ TEST_F(Pieces, APartThatIsInNoFile_IsNamed) {
   auto names = write(tensors, 2, 1);
   names.pop_back();
   PieceReader reader(folder_, manifest_, names);
-  const StatePiece whole{
-      .name = "weight", .shape = {10}, .begin = 0, .end = 10, .values = at::empty({10}, at::kLong)};
-  const std::string said = error_of([&] { reader.read("weight", whole); });
+  const std::string said = error_of([&] { reader.read("weight", at::empty({10}, at::kLong)); });
   EXPECT_NE(said.find("weight: none of the checkpoint's files contains elements 5 to 10"),
             std::string::npos)
       << said;
@@ -121,11 +118,7 @@ TEST_F(Pieces, APartThatIsInNoFile_IsNamed) {
 TEST_F(Pieces, AnotherDtype_IsRefused) {
   const std::map<std::string, at::Tensor> tensors{{"weight", at::arange(10)}};
   PieceReader reader(folder_, manifest_, write(tensors, 1, 1));
-  const StatePiece floats{.name = "weight",
-                          .shape = {10},
-                          .begin = 0,
-                          .end = 10,
-                          .values = at::empty({10}, at::kFloat)};
+  const at::Tensor floats = at::empty({10}, at::kFloat);
   const std::string said =
       error_of([&] { reader.read("weight", floats); }, ErrorCode::kInvalidArgument);
   EXPECT_NE(said.find("tensor 'weight' is Long, but the program's is Float"), std::string::npos)
