@@ -70,37 +70,7 @@ void ActivationOffload::log_nothing_moves() {
       "activations are already in host memory: there is nothing to offload");
 }
 
-// SideStream: overlaps copies between a device and host memory with the device's computation. While
-// one is alive, its thread's work on the device goes to a stream used only for copies, one per
-// device. On devices without streams, copies and computation take turns, and copies are complete
-// when they return. Belongs to one thread; any number of threads may have one.
-
 namespace {
-
-class SideStream {
- public:
-  explicit SideStream(c10::Device device);
-  SideStream(const SideStream&) = delete;
-  SideStream& operator=(const SideStream&) = delete;
-
-  // Whether copies may still be in flight when they return.
-  bool is_async() const { return stream_.has_value(); }
-  // Makes later work wait for all work queued so far on the thread's own stream.
-  void follow() const;
-  // Keeps the memory from being reused before the work queued here is done.
-  void hold(const c10::Storage& memory) const;
-  // Marks all work queued so far; null if the device has no streams and the work is done.
-  std::shared_ptr<c10::Event> mark() const;
-
-  // Makes later work on the thread's own stream wait for the mark (null: does nothing) and records
-  // that the stream uses the memory.
-  static void join(const std::shared_ptr<c10::Event>& mark, const c10::Storage& memory);
-
- private:
-  const std::optional<c10::Stream> stream_, own_;
-  const c10::DeviceGuard device_guard_;
-  const c10::OptionalStreamGuard stream_guard_;
-};
 
 // Also tries an event: a stream that nothing can wait for is useless.
 std::optional<c10::Stream> new_stream(c10::Device device) {
@@ -136,36 +106,46 @@ c10::Stream own_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-SideStream::SideStream(c10::Device device)
-    : stream_(stream_of(device)),
-      own_(stream_ ? std::optional(own_stream(device)) : std::nullopt),
-      device_guard_(device),
-      stream_guard_(stream_) {}
+// SideStream: overlaps copies between a device and host memory with the device's computation. While
+// one is alive, its thread's work on the device goes to a stream used only for copies, one per
+// device. On devices without streams, copies and computation take turns, and copies are complete
+// when they return. Belongs to one thread; any number of threads may have one.
+class SideStream {
+ public:
+  explicit SideStream(c10::Device device)
+      : stream_(stream_of(device)),
+        own_(stream_ ? std::optional(own_stream(device)) : std::nullopt),
+        device_guard_(device),
+        stream_guard_(stream_) {}
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
 
-void SideStream::follow() const {
-  if (!stream_) return;
-  c10::Event before(own_->device_type());
-  before.record(*own_);
-  before.block(*stream_);
-}
+  // Whether copies may still be in flight when they return.
+  bool is_async() const { return stream_.has_value(); }
+  // Makes later work wait for all work queued so far on the thread's own stream.
+  void follow() const {
+    if (!stream_) return;
+    c10::Event before(own_->device_type());
+    before.record(*own_);
+    before.block(*stream_);
+  }
+  // Keeps the memory from being reused before the work queued here is done.
+  void hold(const c10::Storage& memory) const {
+    if (stream_) use_on(memory, *stream_);
+  }
+  // Marks all work queued so far; null if the device has no streams and the work is done.
+  std::shared_ptr<c10::Event> mark() const {
+    if (!stream_) return nullptr;
+    auto event = std::make_shared<c10::Event>(stream_->device_type());
+    event->record(*stream_);
+    return event;
+  }
 
-void SideStream::hold(const c10::Storage& memory) const {
-  if (stream_) use_on(memory, *stream_);
-}
-
-std::shared_ptr<c10::Event> SideStream::mark() const {
-  if (!stream_) return nullptr;
-  auto event = std::make_shared<c10::Event>(stream_->device_type());
-  event->record(*stream_);
-  return event;
-}
-
-void SideStream::join(const std::shared_ptr<c10::Event>& mark, const c10::Storage& memory) {
-  if (mark == nullptr) return;
-  const c10::Stream own = own_stream(memory.device());
-  mark->block(own);
-  use_on(memory, own);
-}
+ private:
+  const std::optional<c10::Stream> stream_, own_;
+  const c10::DeviceGuard device_guard_;
+  const c10::OptionalStreamGuard stream_guard_;
+};
 
 using c10::StorageImpl;
 
@@ -273,7 +253,10 @@ void HostCopy::await(const c10::Storage& bytes) const {
     const std::lock_guard lock(mutex_);
     arrived = arrived_;
   }
-  SideStream::join(arrived, bytes);
+  if (arrived == nullptr) return;
+  const c10::Stream own = own_stream(bytes.device());
+  arrived->block(own);
+  use_on(bytes, own);
 }
 
 std::shared_ptr<OffloadedTensors> OffloadedTensors::make() {

@@ -45,7 +45,8 @@ ForwardSegment::ForwardSegment(std::string unit)
 
 std::optional<ForwardSegment::Made> ForwardSegment::made_of(const at::Tensor& tensor) const {
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
-  return found == known_.end() ? std::nullopt : std::optional(found->second.made);
+  if (found == known_.end() || calls_[found->second.made.call].once) return std::nullopt;
+  return found->second.made;
 }
 
 bool ForwardSegment::is_outside(const at::Tensor& tensor) const {
@@ -59,7 +60,6 @@ ForwardSegment::Input ForwardSegment::input_of(const at::Tensor& tensor,
   input.position = position;
   input.requires_grad = tensor.requires_grad();
   input.made = made_of(tensor);
-  if (input.made && calls_[input.made->call].once) input.made.reset();
   if (!input.made) {
     input.outside = {.tensor = alias_of(tensor), .version = VersionMark(tensor), .away = {}};
     outside_.insert(storage_of(tensor));
@@ -112,7 +112,6 @@ size_t ForwardSegment::save(const at::Tensor& tensor) {
   Saved& saved = saved_.emplace_back();
   saved.kept = {.tensor = alias_of(tensor), .version = VersionMark(tensor), .away = {}};
   saved.made = made_of(tensor);
-  if (saved.made && calls_[saved.made->call].once) saved.made.reset();
   saved.call = calls_.size() - 1;
   saved.nth = calls_.back().saves++;
   saved.sizes = tensor.sizes().vec();

@@ -88,6 +88,7 @@ class ForwardSegment {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // keeps its address from being reused
   };
 
+  // Empty if no call made it, or one that does not run again.
   std::optional<Made> made_of(const at::Tensor& tensor) const;
   Input input_of(const at::Tensor& tensor, empty_weights::Position position);
   bool is_outside(const at::Tensor& tensor) const;

@@ -128,12 +128,10 @@ void DryRun::stepped(const void* optimizer) {
 
 void DryRun::backward_begins(bool reduced) {
   reduced_ = reduced;
-  in_backward_ = true;
   add({.kind = EventKind::kBackwardBegan, .bytes = reduced ? uint64_t{1} : 0});
 }
 
 void DryRun::backward_ends() {
-  in_backward_ = false;
   new_since_backward_.clear();
   add({.kind = EventKind::kBackwardEnded, .bytes = reduced_ ? uint64_t{1} : 0});
 }

@@ -18,8 +18,7 @@
 
 namespace coupler::dry_run {
 
-// Describes a model for estimates. Pure function.
-
+// Describes a model for estimates. A pure function.
 estimate::LoggedModel describe_for_estimate(const strategy::Model& model);
 
 class DryRun final : public FakeObserver, public strategy::GradientListener {
@@ -65,7 +64,7 @@ class DryRun final : public FakeObserver, public strategy::GradientListener {
   std::unordered_map<const void*, int> steps_;  // by optimizer
   std::shared_ptr<DryRun> self_;                // for hooks, which hold it weakly
   strategy::GradientHooks hooks_;
-  bool logging_ = false, reduced_ = true, in_backward_ = false;
+  bool logging_ = false, reduced_ = true;
   uint64_t last_used_ = ~uint64_t{0};
 };
 

@@ -16,6 +16,10 @@ at::Tensor empty_of(at::IntArrayRef sizes, at::ScalarType type) {
 
 bool has_tensor(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
 
+at::ScalarType type_of(const c10::IValue& value, const at::Tensor& otherwise) {
+  return (has_tensor(value) ? value.toTensor() : otherwise).scalar_type();
+}
+
 at::Tensor like_or_none(const c10::IValue& value, bool wanted) {
   return wanted && has_tensor(value) ? at::empty_like(value.toTensor()) : at::Tensor();
 }
@@ -26,8 +30,7 @@ IValues layer_norm(const IValues& in) {
   const auto normalized = static_cast<int64_t>(in[1].toIntVector().size());
   std::vector<int64_t> sizes = input.sizes().vec();
   std::fill(sizes.end() - normalized, sizes.end(), 1);
-  const at::ScalarType type =
-      has_tensor(in[2]) ? in[2].toTensor().scalar_type() : input.scalar_type();
+  const at::ScalarType type = type_of(in[2], input);
   return {empty_of(input.sizes(), input.scalar_type()), empty_of(sizes, type),
           empty_of(sizes, type)};
 }
@@ -83,8 +86,7 @@ IValues flash_attention_backward(const IValues& in) {
 IValues batch_norm(const IValues& in) {
   const at::Tensor input = in[0].toTensor();
   const int64_t channels = in[5].toBool() ? input.size(1) : 0;
-  const at::ScalarType type =
-      has_tensor(in[1]) ? in[1].toTensor().scalar_type() : input.scalar_type();
+  const at::ScalarType type = type_of(in[1], input);
   return {at::empty_like(input), empty_of({channels}, type), empty_of({channels}, type)};
 }
 
@@ -92,8 +94,7 @@ IValues batch_norm(const IValues& in) {
 IValues batch_norm_backward(const IValues& in) {
   const at::Tensor input = in[1].toTensor();
   const auto mask = in[9].toBoolList();
-  const at::ScalarType type =
-      has_tensor(in[2]) ? in[2].toTensor().scalar_type() : input.scalar_type();
+  const at::ScalarType type = type_of(in[2], input);
   return {like_or_none(in[1], mask[0]), mask[1] ? empty_of({input.size(1)}, type) : at::Tensor(),
           mask[2] ? empty_of({input.size(1)}, type) : at::Tensor()};
 }

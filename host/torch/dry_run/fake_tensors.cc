@@ -66,9 +66,7 @@ const c10::StorageImpl* storage_or_null(const at::Tensor& tensor) {
              : nullptr;
 }
 
-bool is_fake(const at::Tensor& tensor) {
-  return state->alive.find(storage_or_null(tensor)) != state->alive.end();
-}
+bool is_fake(const at::Tensor& tensor) { return state->alive.contains(storage_or_null(tensor)); }
 
 [[noreturn]] void refuse_in_dry_run(const c10::OperatorHandle& op, const std::string& why) {
   throw Error(ErrorCode::kUnsupported, fmt::format("dry run: {} {}", op.schema().name(), why),
@@ -182,9 +180,8 @@ class Call {
                                      put(result, position, tensor_twin(tensor));
                                    });
     for (size_t i = 0; i < schema.size(); ++i) {
-      if (result[i].isDevice()) result[i] = c10::Device(at::kMeta);
       const bool optional_device = result[i].isNone() && schema[i].name() == "device";
-      if (optional_device) result[i] = c10::Device(at::kMeta);
+      if (result[i].isDevice() || optional_device) result[i] = c10::Device(at::kMeta);
     }
     return result;
   }
@@ -334,7 +331,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     call.give_arguments(results);
   } else if (shapes != nullptr) {
     call.run(shapes, results);
-  } else if (!copies && call.has_kernel(c10::DispatchKey::Meta)) {
+  } else if (call.has_kernel(c10::DispatchKey::Meta)) {
     call.run_on_meta(results);
   } else if (call.only_writes() && !call.resizes()) {
     call.give_arguments(results);

@@ -33,13 +33,13 @@ LayerList layer_list_of(torch::nn::Module& module, const strategy::Model& model)
 // Throws Error(kInvalidArgument) naming the layer if it takes one tensor but gets several.
 Values run_layer(const PipelineLayer& layer, const Values& values);
 
-// The cost of each layer, for the cut into stages. Used by the training thread.
-
-// Bytes of each layer's parameters; a tied one counts in every layer, as it is kept there.
+// For the cut into stages: bytes of each layer's parameters; a tied one counts in every layer, as
+// it is kept there.
 std::vector<double> bytes_of_layers(const LayerList& layers, const strategy::Model& model);
 
-// Seconds of each layer's forward on one micro-batch, the least of a few runs, in evaluation mode,
-// so that no state changes. Throws Error(kUsage) if the model's weights are not in memory.
+// Likewise: seconds of each layer's forward on one micro-batch, the least of a few runs, in
+// evaluation mode, so that no state changes. Throws Error(kUsage) if the model's weights are not in
+// memory.
 std::vector<double> seconds_of_layers(const LayerList& layers, const strategy::Model& model,
                                       torch::nn::Module& module, const Values& example);
 

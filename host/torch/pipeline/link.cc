@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tensors/tensor_ops.h"
@@ -82,6 +83,12 @@ ValueMeta meta_in(const at::Tensor& header) {
   return meta;
 }
 
+db_op message_op(db_kind kind, const at::Tensor& tensor, int peer) {
+  db_op op = tensors::broadcast_op(tensor, peer);  // takes the same arguments
+  op.kind = kind;
+  return op;
+}
+
 namespace {
 
 // Tags are matched exactly, so they distinguish messages in flight at the same time.
@@ -99,10 +106,7 @@ void forget(std::vector<comm::Work>& works) {
 }
 
 bool is_done(std::vector<comm::Work>& works) {
-  for (comm::Work& work : works) {
-    if (!work.done()) return false;
-  }
-  return true;
+  return std::all_of(works.begin(), works.end(), [](comm::Work& work) { return work.done(); });
 }
 
 }  // namespace
@@ -115,19 +119,10 @@ StageLink::StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::De
       device_(device),
       wire_(comm_->is_on_streams() ? device : c10::Device(c10::kCPU)) {}
 
-StageLink::~StageLink() = default;
-
-db_op StageLink::op(db_kind kind, const at::Tensor& tensor) {
-  db_op result{};
-  result.kind = kind;
-  result.dtype = tensors::to_db_dtype(tensor.scalar_type());
-  result.send = tensor.const_data_ptr();
-  result.recv = tensor.mutable_data_ptr();
-  result.count = static_cast<uint64_t>(tensor.numel());
-  result.memory = tensors::memory_of(tensor.device());
-  result.root_or_peer = peer_;
-  result.tag = static_cast<int32_t>(messages_++ % kTags);
-  return result;
+comm::Work StageLink::submit(db_kind kind, const at::Tensor& tensor) {
+  db_op op = message_op(kind, tensor, peer_);
+  op.tag = static_cast<int32_t>(messages_++ % kTags);
+  return comm_->submit(op);
 }
 
 void StageLink::send(const std::vector<at::Tensor>& values, bool header) {
@@ -139,7 +134,7 @@ void StageLink::send(const std::vector<at::Tensor>& values, bool header) {
   }
   sent_.push_back(std::move(message));
   for (const at::Tensor& value : sent_.back().values) {
-    sent_.back().works.push_back(comm_->submit(op(DB_SEND, value)));
+    sent_.back().works.push_back(submit(DB_SEND, value));
   }
 }
 
@@ -156,13 +151,13 @@ void StageLink::expect(const ValueMeta& meta) {
     message.values.push_back(at::empty(tensor.sizes, at::TensorOptions(tensor.type).device(wire_)));
   }
   for (const at::Tensor& value : message.values) {
-    message.works.push_back(comm_->submit(op(DB_RECV, value)));
+    message.works.push_back(submit(DB_RECV, value));
   }
 }
 
 ValueMeta StageLink::receive_meta() {
   const at::Tensor header = at::zeros({kHeaderNumbers}, at::kLong);
-  comm_->submit(op(DB_RECV, header)).wait();
+  submit(DB_RECV, header).wait();
   return meta_in(header);
 }
 

@@ -40,11 +40,13 @@ at::Tensor header_of(const ValueMeta& meta);
 // Throws Error(kMismatch) if the numbers are not a valid header.
 ValueMeta meta_in(const at::Tensor& header);
 
+// DB_SEND or DB_RECV of a whole tensor.
+db_op message_op(db_kind kind, const at::Tensor& tensor, int peer);
+
 class StageLink {
  public:
   // peer: the other of comm's two ranks. device: where received tensors are put.
   StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::Device device);
-  ~StageLink();
   StageLink(const StageLink&) = delete;
   StageLink& operator=(const StageLink&) = delete;
 
@@ -69,7 +71,7 @@ class StageLink {
     std::vector<at::Tensor> values;
     std::vector<comm::Work> works;
   };
-  db_op op(db_kind kind, const at::Tensor& tensor);
+  comm::Work submit(db_kind kind, const at::Tensor& tensor);
 
   const std::shared_ptr<comm::Communicator> comm_;
   const int peer_;
@@ -80,8 +82,6 @@ class StageLink {
 };
 
 // What one stage of a pipeline shares with the stages before and after it, from batch to batch.
-// Used by the training thread.
-
 struct StageLinks {
   // stages: the communicator whose ranks are the stages, in order. Each pair of neighbors gets a
   // communicator for each direction. Collective.

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <deque>
 
 namespace coupler::pipelining {
 namespace {
@@ -47,175 +48,202 @@ ValueMeta gradients_of(const Values& values) {
 
 }  // namespace
 
-StageBatch::StageBatch(const std::vector<PipelineLayer>& layers, StageLinks& links,
-                       c10::Device device, const BatchWork& work)
-    : layers_(layers), links_(links), device_(device), work_(work) {
-  links_.begin(work.signature);
-}
-
-void StageBatch::run(const sharding::PipelineStep& step) {
-  step.kind == sharding::StepKind::kForward ? forward(step.micro_batch)
-                                            : backward(step.micro_batch);
-}
-
-Values StageBatch::chunks(const Values& batch, int64_t micro_batch) const {
-  Values result;
-  for (const at::Tensor& tensor : batch) {
-    result.push_back(
-        tensor.narrow(0, work_.cut.begin(micro_batch), work_.cut.size(micro_batch)).to(device_));
+// One batch passing through one stage. Sends are asynchronous, and the receive of the next
+// micro-batch is posted before this one is computed.
+class StageBatch {
+ public:
+  // All arguments must outlive it.
+  StageBatch(const std::vector<PipelineLayer>& layers, StageLinks& links, c10::Device device,
+             const BatchWork& work)
+      : layers_(layers), links_(links), device_(device), work_(work) {
+    links_.begin(work.signature);
   }
-  return result;
-}
 
-double StageBatch::weight(int64_t micro_batch) const {
-  if (!work_.mean_loss) return 1;
-  return static_cast<double>(work_.cut.size(micro_batch)) / static_cast<double>(work_.cut.rows());
-}
-
-void StageBatch::forward(int64_t micro_batch) {
-  InFlight flight;
-  flight.inputs =
-      links_.is_first() ? chunks(work_.inputs, micro_batch) : receive_values(micro_batch);
-  flight.outputs = flight.inputs;
-  for (const PipelineLayer& layer : layers_) flight.outputs = run_layer(layer, flight.outputs);
-  if (!links_.is_last()) {
-    send_values(flight.outputs, micro_batch);
-  } else if (!work_.training) {
-    results_.push_back(std::move(flight.outputs));
-  } else {
-    flight.loss = work_.loss(flight.outputs, chunks(work_.targets, micro_batch));
-    if (!flight.loss.defined() || flight.loss.numel() != 1) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "the loss function of a pipeline must return one number for each micro-batch",
-                  {.subject = "loss",
-                   .hint = "reduce the loss to its mean (or its sum, with loss_reduction = "
-                           "LossReduction::kSum)"});
-    }
-    const at::Tensor counted =
-        flight.loss.detach().reshape({}).to(at::kDouble) * weight(micro_batch);
-    loss_ = loss_.defined() ? loss_ + counted : counted;
-    flight.outputs.clear();
+  // Runs one step of the schedule.
+  void run(const sharding::PipelineStep& step) {
+    step.kind == sharding::StepKind::kForward ? forward(step.micro_batch)
+                                              : backward(step.micro_batch);
   }
-  if (!work_.training) return;
-  in_flight_.push_back(std::move(flight));
-  expect_gradients();
-}
 
-Values StageBatch::receive_values(int64_t micro_batch) {
-  StageLink& link = *links_.values_in;
-  auto& metas = links_.metas_in;
-  const int64_t rows = work_.cut.size(micro_batch);
-  return with_neighbor("waiting for the activations of", links_.stage, links_.stage - 1, [&] {
-    const auto known = metas.find(rows);
-    if (known == metas.end()) {
-      link.expect(metas[rows] = link.receive_meta());
-    } else if (!link.expects()) {
-      link.expect(known->second);
+  // Waits until all of this stage's sends are complete.
+  void finish() {
+    if (links_.values_out != nullptr) {
+      with_neighbor("sending activations to", links_.stage, links_.stage + 1,
+                    [&] { links_.values_out->finish(); });
     }
-    Values values = link.receive();
-    const ValueMeta& meta = metas[rows];
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (meta[i].wants_gradient && work_.training) values[i].requires_grad_(true);
+    if (links_.gradients_out != nullptr) {
+      with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
+                    [&] { links_.gradients_out->finish(); });
     }
-    const auto next = micro_batch + 1 < work_.cut.count()
-                          ? metas.find(work_.cut.size(micro_batch + 1))
-                          : metas.end();
-    if (next != metas.end()) link.expect(next->second);
-    return values;
-  });
-}
-
-void StageBatch::send_values(const Values& values, int64_t micro_batch) {
-  ValueMeta meta = meta_of(values);
-  const auto [known, is_new] = links_.metas_out.try_emplace(work_.cut.size(micro_batch), meta);
-  if (known->second != meta) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("the layer '{}' returned {}, but {} for an earlier micro-batch with the "
-                    "same number of rows",
-                    layers_.back().name, text_of(meta), text_of(known->second)),
-        {.subject = layers_.back().name,
-         .hint = "shapes may depend only on the shapes of the batch's inputs; pad to one "
-                 "size"});
   }
-  with_neighbor("sending activations to", links_.stage, links_.stage + 1,
-                [&, header = is_new] { links_.values_out->send(values, header); });
-}
 
-// Posts one receive ahead: for the micro-batch whose backward is next.
-void StageBatch::expect_gradients() {
-  StageLink* const link = links_.gradients_in.get();
-  if (link == nullptr || in_flight_.empty() || link->expects()) return;
-  const ValueMeta meta = gradients_of(in_flight_.front().outputs);
-  if (meta.empty()) return;
-  with_neighbor("expecting gradients from", links_.stage, links_.stage + 1,
-                [&] { link->expect(meta); });
-}
+  // On the last stage: the outputs of an inference, concatenated along dimension 0.
+  Values outputs() const {
+    Values result;
+    for (size_t i = 0; !results_.empty() && i < results_[0].size(); ++i) {
+      std::vector<at::Tensor> parts;
+      for (const Values& values : results_) parts.push_back(values.at(i));
+      if (parts[0].dim() == 0) {
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            "the outputs of micro-batches are concatenated along dimension 0, but the model "
+            "returns a tensor without dimensions",
+            {.hint = "return one row for each row of the input"});
+      }
+      result.push_back(parts.size() == 1 ? parts[0] : at::cat(parts));
+    }
+    return result;
+  }
 
-void StageBatch::backward(int64_t micro_batch) {
-  // Backward computes in the types of forward, whatever scope it is called in.
-  const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
-  InFlight flight = std::move(in_flight_.front());
-  in_flight_.pop_front();
-  if (links_.is_last()) {
-    const double factor = weight(micro_batch) * work_.scale;
-    // A 16-bit loss could not hold the product in its own type.
-    at::Tensor loss =
-        c10::elementSize(flight.loss.scalar_type()) < 4 ? flight.loss.to(at::kFloat) : flight.loss;
-    if (factor != 1) loss = loss * factor;
-    flight.loss.reset();
-    loss.backward();
-  } else {
-    Values roots;
-    std::copy_if(flight.outputs.begin(), flight.outputs.end(), std::back_inserter(roots),
-                 [](const at::Tensor& output) { return output.requires_grad(); });
-    if (roots.empty()) return;
-    const Values gradients =
-        with_neighbor("waiting for the gradients of", links_.stage, links_.stage + 1,
-                      [&] { return links_.gradients_in->receive(); });
+  // Likewise: the loss of the batch, without scale.
+  double loss() const { return loss_.defined() ? loss_.item<double>() : 0; }
+
+  const BatchWork& work() const { return work_; }
+
+ private:
+  struct InFlight {  // between a micro-batch's forward and its backward
+    Values inputs, outputs;
+    at::Tensor loss;
+  };
+
+  Values chunks(const Values& batch, int64_t micro_batch) const {
+    Values result;
+    for (const at::Tensor& tensor : batch) {
+      result.push_back(
+          tensor.narrow(0, work_.cut.begin(micro_batch), work_.cut.size(micro_batch)).to(device_));
+    }
+    return result;
+  }
+
+  double weight(int64_t micro_batch) const {
+    if (!work_.mean_loss) return 1;
+    return static_cast<double>(work_.cut.size(micro_batch)) / static_cast<double>(work_.cut.rows());
+  }
+
+  void forward(int64_t micro_batch) {
+    InFlight flight;
+    flight.inputs =
+        links_.is_first() ? chunks(work_.inputs, micro_batch) : receive_values(micro_batch);
+    flight.outputs = flight.inputs;
+    for (const PipelineLayer& layer : layers_) flight.outputs = run_layer(layer, flight.outputs);
+    if (!links_.is_last()) {
+      send_values(flight.outputs, micro_batch);
+    } else if (!work_.training) {
+      results_.push_back(std::move(flight.outputs));
+    } else {
+      flight.loss = work_.loss(flight.outputs, chunks(work_.targets, micro_batch));
+      if (!flight.loss.defined() || flight.loss.numel() != 1) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "the loss function of a pipeline must return one number for each micro-batch",
+                    {.subject = "loss",
+                     .hint = "reduce the loss to its mean (or its sum, with loss_reduction = "
+                             "LossReduction::kSum)"});
+      }
+      const at::Tensor counted =
+          flight.loss.detach().reshape({}).to(at::kDouble) * weight(micro_batch);
+      loss_ = loss_.defined() ? loss_ + counted : counted;
+      flight.outputs.clear();
+    }
+    if (!work_.training) return;
+    in_flight_.push_back(std::move(flight));
     expect_gradients();
-    flight.outputs.clear();
-    torch::autograd::backward(roots, gradients);
   }
-  if (links_.is_first()) return;
-  Values gradients;
-  for (const at::Tensor& input : flight.inputs) {
-    if (!input.requires_grad()) continue;
-    gradients.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
-  }
-  if (gradients.empty()) return;
-  with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
-                [&] { links_.gradients_out->send(gradients, /*header=*/false); });
-}
 
-void StageBatch::finish() {
-  if (links_.values_out != nullptr) {
-    with_neighbor("sending activations to", links_.stage, links_.stage + 1,
-                  [&] { links_.values_out->finish(); });
+  Values receive_values(int64_t micro_batch) {
+    StageLink& link = *links_.values_in;
+    auto& metas = links_.metas_in;
+    const int64_t rows = work_.cut.size(micro_batch);
+    return with_neighbor("waiting for the activations of", links_.stage, links_.stage - 1, [&] {
+      const auto known = metas.find(rows);
+      if (known == metas.end()) {
+        link.expect(metas[rows] = link.receive_meta());
+      } else if (!link.expects()) {
+        link.expect(known->second);
+      }
+      Values values = link.receive();
+      const ValueMeta& meta = metas[rows];
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (meta[i].wants_gradient && work_.training) values[i].requires_grad_(true);
+      }
+      const auto next = micro_batch + 1 < work_.cut.count()
+                            ? metas.find(work_.cut.size(micro_batch + 1))
+                            : metas.end();
+      if (next != metas.end()) link.expect(next->second);
+      return values;
+    });
   }
-  if (links_.gradients_out != nullptr) {
-    with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
-                  [&] { links_.gradients_out->finish(); });
-  }
-}
 
-Values StageBatch::outputs() const {
-  Values result;
-  for (size_t i = 0; !results_.empty() && i < results_[0].size(); ++i) {
-    std::vector<at::Tensor> parts;
-    for (const Values& values : results_) parts.push_back(values.at(i));
-    if (parts[0].dim() == 0) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "the outputs of micro-batches are concatenated along dimension 0, but the model "
-                  "returns a tensor without dimensions",
-                  {.hint = "return one row for each row of the input"});
+  void send_values(const Values& values, int64_t micro_batch) {
+    ValueMeta meta = meta_of(values);
+    const auto [known, is_new] = links_.metas_out.try_emplace(work_.cut.size(micro_batch), meta);
+    if (known->second != meta) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("the layer '{}' returned {}, but {} for an earlier micro-batch with the "
+                      "same number of rows",
+                      layers_.back().name, text_of(meta), text_of(known->second)),
+          {.subject = layers_.back().name,
+           .hint = "shapes may depend only on the shapes of the batch's inputs; pad to one "
+                   "size"});
     }
-    result.push_back(parts.size() == 1 ? parts[0] : at::cat(parts));
+    with_neighbor("sending activations to", links_.stage, links_.stage + 1,
+                  [&, header = is_new] { links_.values_out->send(values, header); });
   }
-  return result;
-}
 
-double StageBatch::loss() const { return loss_.defined() ? loss_.item<double>() : 0; }
+  // Posts one receive ahead: for the micro-batch whose backward is next.
+  void expect_gradients() {
+    StageLink* const link = links_.gradients_in.get();
+    if (link == nullptr || in_flight_.empty() || link->expects()) return;
+    const ValueMeta meta = gradients_of(in_flight_.front().outputs);
+    if (meta.empty()) return;
+    with_neighbor("expecting gradients from", links_.stage, links_.stage + 1,
+                  [&] { link->expect(meta); });
+  }
+
+  void backward(int64_t micro_batch) {
+    // Backward computes in the types of forward, whatever scope it is called in.
+    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+    InFlight flight = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    if (links_.is_last()) {
+      const double factor = weight(micro_batch) * work_.scale;
+      // A 16-bit loss could not hold the product in its own type.
+      at::Tensor loss = c10::elementSize(flight.loss.scalar_type()) < 4 ? flight.loss.to(at::kFloat)
+                                                                        : flight.loss;
+      if (factor != 1) loss = loss * factor;
+      flight.loss.reset();
+      loss.backward();
+    } else {
+      Values roots;
+      std::copy_if(flight.outputs.begin(), flight.outputs.end(), std::back_inserter(roots),
+                   [](const at::Tensor& output) { return output.requires_grad(); });
+      if (roots.empty()) return;
+      const Values gradients =
+          with_neighbor("waiting for the gradients of", links_.stage, links_.stage + 1,
+                        [&] { return links_.gradients_in->receive(); });
+      expect_gradients();
+      flight.outputs.clear();
+      torch::autograd::backward(roots, gradients);
+    }
+    if (links_.is_first()) return;
+    Values gradients;
+    for (const at::Tensor& input : flight.inputs) {
+      if (!input.requires_grad()) continue;
+      gradients.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
+    }
+    if (gradients.empty()) return;
+    with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
+                  [&] { links_.gradients_out->send(gradients, /*header=*/false); });
+  }
+
+  const std::vector<PipelineLayer>& layers_;
+  StageLinks& links_;
+  const c10::Device device_;
+  const BatchWork& work_;
+  std::deque<InFlight> in_flight_;
+  std::vector<Values> results_;
+  at::Tensor loss_;  // undefined: 0
+};
 
 namespace {
 
@@ -255,15 +283,13 @@ void PipelineRunner::give_up(const std::string& why) {
   links_.abort(first_error(*comm_).what());
 }
 
-StageBatch PipelineRunner::run(const BatchWork& work,
-                               const std::vector<sharding::PipelineStep>& steps) {
+void PipelineRunner::run(StageBatch& batch, const std::vector<sharding::PipelineStep>& steps) {
   require_whole();
-  StageBatch batch(layers_, links_, device_, work);
   const auto place = [&](const sharding::PipelineStep& step) {
     return fmt::format("pipeline stage {} of {} (rank {}), {} of micro-batch {} of {}",
                        links_.stage, links_.stages, links_.stage,
                        step.kind == sharding::StepKind::kForward ? "forward" : "backward",
-                       step.micro_batch, work.cut.count());
+                       step.micro_batch, batch.work().cut.count());
   };
   sharding::PipelineStep now = steps.front();
   try {
@@ -293,17 +319,19 @@ StageBatch PipelineRunner::run(const BatchWork& work,
     give_up(fmt::format("{}: {}", place(now), error.what()));
     throw;
   }
-  return batch;
 }
 
 Values PipelineRunner::infer(const BatchWork& work) {
   const at::NoGradGuard no_grad;
-  return run(work, sharding::inference_schedule(work.cut.count())).outputs();
+  StageBatch batch(layers_, links_, device_, work);
+  run(batch, sharding::inference_schedule(work.cut.count()));
+  return batch.outputs();
 }
 
 double PipelineRunner::train(const BatchWork& work) {
-  return run(work, sharding::training_schedule(links_.stage, links_.stages, work.cut.count()))
-      .loss();
+  StageBatch batch(layers_, links_, device_, work);
+  run(batch, sharding::training_schedule(links_.stage, links_.stages, work.cut.count()));
+  return batch.loss();
 }
 
 }  // namespace coupler::pipelining

@@ -5,7 +5,6 @@
 #include <coupler/error.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,9 +17,6 @@
 #include "sharding/pipeline_schedule.h"
 
 namespace coupler::pipelining {
-
-// StageBatch: one batch passing through one stage. Sends are asynchronous, and the receive of the
-// next micro-batch is posted before this one is computed. Used by the training thread.
 
 // Computes the loss of one micro-batch.
 using StageLoss = std::function<at::Tensor(const Values& outputs, const Values& targets)>;
@@ -40,43 +36,7 @@ struct BatchWork {
   double scale = 1;  // factor for the loss in backward
 };
 
-class StageBatch {
- public:
-  // All arguments must outlive it.
-  StageBatch(const std::vector<PipelineLayer>& layers, StageLinks& links, c10::Device device,
-             const BatchWork& work);
-
-  // Runs one step of the schedule.
-  void run(const sharding::PipelineStep& step);
-  // Waits until all of this stage's sends are complete.
-  void finish();
-
-  // On the last stage: the outputs of an inference, concatenated along dimension 0; the loss of the
-  // batch, without scale.
-  Values outputs() const;
-  double loss() const;
-
- private:
-  struct InFlight {  // between a micro-batch's forward and its backward
-    Values inputs, outputs;
-    at::Tensor loss;
-  };
-  void forward(int64_t micro_batch);
-  void backward(int64_t micro_batch);
-  Values chunks(const Values& batch, int64_t micro_batch) const;
-  Values receive_values(int64_t micro_batch);
-  void send_values(const Values& values, int64_t micro_batch);
-  void expect_gradients();
-  double weight(int64_t micro_batch) const;
-
-  const std::vector<PipelineLayer>& layers_;
-  StageLinks& links_;
-  const c10::Device device_;
-  const BatchWork& work_;
-  std::deque<InFlight> in_flight_;
-  std::vector<Values> results_;
-  at::Tensor loss_;  // undefined: 0
-};
+class StageBatch;
 
 class PipelineRunner {
  public:
@@ -87,7 +47,6 @@ class PipelineRunner {
   comm::Communicator& stages() { return *comm_; }
   bool is_first() const { return links_.is_first(); }
   bool is_last() const { return links_.is_last(); }
-  const std::vector<PipelineLayer>& layers() const { return layers_; }
 
   // Returns the outputs of the whole batch on the last stage; empty on the others.
   Values infer(const BatchWork& work);
@@ -100,7 +59,7 @@ class PipelineRunner {
   void require_whole() const;
 
  private:
-  StageBatch run(const BatchWork& work, const std::vector<sharding::PipelineStep>& steps);
+  void run(StageBatch& batch, const std::vector<sharding::PipelineStep>& steps);
   void give_up(const std::string& why);
 
   const std::shared_ptr<comm::Communicator> comm_;

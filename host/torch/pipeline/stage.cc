@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "empty_weights/empty_weights.h"
+#include "pipeline/link.h"
 #include "strategy/model.h"
 #include "tensors/tensor_ops.h"
 
@@ -18,12 +20,6 @@ namespace {
 
 at::Tensor meta_like(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(), tensor.options().device(at::kMeta).requires_grad(false));
-}
-
-db_op message_op(db_kind kind, const at::Tensor& tensor, int peer) {
-  db_op op = tensors::broadcast_op(tensor, peer);  // takes the same arguments
-  op.kind = kind;
-  return op;
 }
 
 }  // namespace
@@ -75,17 +71,16 @@ void PipelineStage::make_tied_communicators() {
 // Rank 0 sends each value preceded by its number, since the values of a model that is not in memory
 // become ready in their own order.
 void PipelineStage::take_values() {
-  const int rank = comm_->rank();
   const size_t parameters = model().parameters.size();
+  const size_t count = parameters + model().buffers.size();
   const auto whole = [&](size_t i) {
     return i < parameters ? variable(i) : model().buffers[i - parameters].second;
   };
-  std::vector<std::vector<int>> receivers = placement_.parameters;
-  std::vector<int> all(static_cast<size_t>(comm_->size()));
-  for (int other = 0; other < comm_->size(); ++other) all[static_cast<size_t>(other)] = other;
-  receivers.resize(parameters + model().buffers.size(), all);
-  const auto is_mine = [&](size_t i) {
-    return std::find(receivers[i].begin(), receivers[i].end(), rank) != receivers[i].end();
+  const auto is_mine = [&](size_t i) { return i >= parameters || keeps(i); };
+  const auto forget = [&](size_t i) {
+    if (whole(i).is_meta()) return;
+    whole(i).mutable_grad().reset();
+    empty_weights::give_value(whole(i), meta_like(whole(i)));
   };
   const auto keep = [&](size_t i, const at::Tensor& value) {
     const at::Tensor tensor = whole(i);
@@ -95,14 +90,13 @@ void PipelineStage::take_values() {
       tensor.copy_(value);
     }
   };
-  if (rank != 0) {
+  if (comm_->rank() != 0) {
     size_t expected = 0;
-    for (size_t i = 0; i < receivers.size(); ++i) {
+    for (size_t i = 0; i < count; ++i) {
       if (is_mine(i)) {
         ++expected;
-      } else if (!whole(i).is_meta()) {  // before others take memory
-        whole(i).mutable_grad().reset();
-        empty_weights::give_value(whole(i), meta_like(whole(i)));
+      } else {
+        forget(i);  // before others take memory
       }
     }
     for (; expected > 0; --expected) {
@@ -116,24 +110,21 @@ void PipelineStage::take_values() {
     }
     return;
   }
+  std::vector<int> all(static_cast<size_t>(comm_->size()));
+  std::iota(all.begin(), all.end(), 0);
   const auto pass_on = [&](size_t i, const at::Tensor& from) {
     const at::Tensor value = from.detach().to(at::kCPU).contiguous();
     const at::Tensor number = at::full({1}, static_cast<int64_t>(i), at::kLong);
-    for (const int other : receivers[i]) {
+    for (const int other : i < parameters ? placement_.parameters[i] : all) {
       if (other == 0) continue;
       comm_->run(message_op(DB_SEND, number, other));
       comm_->run(message_op(DB_SEND, value, other));
     }
-    if (is_mine(i)) {
-      keep(i, from);
-    } else if (!whole(i).is_meta()) {
-      whole(i).mutable_grad().reset();
-      empty_weights::give_value(whole(i), meta_like(whole(i)));
-    }
+    is_mine(i) ? keep(i, from) : forget(i);
   };
   std::vector<empty_weights::MetaTensor> on_meta;
   std::vector<size_t> index_on_meta;
-  for (size_t i = 0; i < receivers.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     if (!whole(i).is_meta()) {
       pass_on(i, whole(i));
       continue;
@@ -195,19 +186,25 @@ double PipelineStage::gradient_norm() {
   strategy::throw_not_finite(norm, static_cast<size_t>(first), model());
 }
 
-at::Tensor PipelineStage::whole_gradient(size_t parameter) {
-  const at::NoGradGuard no_grad;
-  const int owner = placement_.parameters[parameter].front();
-  const at::Tensor& own = variable(parameter).grad();
-  const bool sends = comm_->rank() == owner;
-  const double there = tensors::all_reduce_number(*comm_, sends && own.defined() ? 1 : 0, DB_MAX);
-  if (there == 0) return {};
+// own: this rank's tensor, used on the first stage that keeps the parameter.
+at::Tensor PipelineStage::from_owner(size_t parameter, const at::Tensor& own) {
   if (comm_->size() == 1) return own;
-  const at::Tensor whole = sends ? own.contiguous()
-                                 : at::empty(variable(parameter).sizes(),
-                                             variable(parameter).options().device(model().device));
+  const int owner = placement_.parameters[parameter].front();
+  const at::Tensor& like = variable(parameter);
+  const at::Tensor whole =
+      comm_->rank() == owner
+          ? own.contiguous()
+          : at::empty(like.sizes(), like.options().device(model().device).requires_grad(false));
   comm_->run(tensors::broadcast_op(whole, owner));
   return whole;
+}
+
+at::Tensor PipelineStage::whole_gradient(size_t parameter) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& own = variable(parameter).grad();
+  const bool sends = comm_->rank() == placement_.parameters[parameter].front();
+  const double there = tensors::all_reduce_number(*comm_, sends && own.defined() ? 1 : 0, DB_MAX);
+  return there == 0 ? at::Tensor() : from_owner(parameter, own);
 }
 
 std::optional<strategy::ParameterPart> PipelineStage::part(size_t parameter) {
@@ -225,15 +222,7 @@ std::optional<strategy::ParameterPart> PipelineStage::part(size_t parameter) {
 
 at::Tensor PipelineStage::whole_parameter(size_t parameter) {
   const at::NoGradGuard no_grad;
-  const int owner = placement_.parameters[parameter].front();
-  const at::Tensor& own = variable(parameter);
-  if (comm_->size() == 1) return own.detach();
-  const at::Tensor whole =
-      comm_->rank() == owner
-          ? own.detach().contiguous()
-          : at::empty(own.sizes(), own.options().device(model().device).requires_grad(false));
-  comm_->run(tensors::broadcast_op(whole, owner));
-  return whole;
+  return from_owner(parameter, variable(parameter).detach());
 }
 
 void PipelineStage::synchronize() {

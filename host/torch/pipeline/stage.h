@@ -52,6 +52,7 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   double gradient_norm() override;
   bool keeps(size_t parameter) const;
   void take_values();
+  at::Tensor from_owner(size_t parameter, const at::Tensor& own);
   void make_tied_communicators();
   const at::Tensor& variable(size_t i) const { return model().parameters[i].tensor; }
 
