@@ -36,7 +36,7 @@ std::string find_checkpoint(const std::string& path) {
     return path;
   }
   const checkpoint::Newest newest = checkpoint::newest(path);
-  for (const checkpoint::Skipped& skipped : newest.skipped)
+  for (const checkpoint::Entry& skipped : newest.skipped)
     std::fprintf(stderr, "coupler: skipping %s: %s\n", skipped.path.c_str(),
                  printable(skipped.reason).c_str());
   if (newest.entry) return newest.entry->path;

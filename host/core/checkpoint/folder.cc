@@ -232,7 +232,7 @@ Newest newest(const std::string& folder) {
     if (entry->manifest)
       result.entry = std::move(entry);
     else
-      result.skipped.push_back({entry->path, entry->reason});
+      result.skipped.push_back(std::move(*entry));
   }
   return result;
 }

@@ -40,14 +40,9 @@ struct Entry {
 // Sorted by number. Throws Error(kIo) if the folder does not exist or cannot be read.
 std::vector<Entry> list(const std::string& folder);
 
-struct Skipped {
-  std::string path;
-  std::string reason;
-};
-
 struct Newest {
-  std::optional<Entry> entry;    // none: there is no valid one
-  std::vector<Skipped> skipped;  // invalid newer ones, newest first
+  std::optional<Entry> entry;  // none: there is no valid one
+  std::vector<Entry> skipped;  // invalid newer ones, newest first
 };
 
 // Throws like list().

@@ -67,7 +67,7 @@ std::vector<std::string> files_of(const Manifest& manifest, const std::string& b
   for (const ManifestFile& file : manifest.files) {
     if (!manifest.save.empty() && file.rank < 0) continue;
     if (file.name == base + kExtension ||
-        (file.name.rfind(base + "-", 0) == 0 && file.name.ends_with(kExtension))) {
+        (file.name.starts_with(base + "-") && file.name.ends_with(kExtension))) {
       names.push_back(file.name);
     }
   }

@@ -31,8 +31,7 @@ std::string name_of(const Name& name);
 // nullopt for names of any other form, such as leading zeros or more than 18 digits.
 std::optional<Name> read_name(std::string_view text);
 
-// The names of a checkpoint's files and of the entries in them. Pure functions, any thread; does
-// not use LibTorch.
+// The names of a checkpoint's files and of the entries in them.
 
 inline constexpr const char* kExtension = ".safetensors";
 

@@ -49,8 +49,7 @@ PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
     files_.push_back({.path = path,
                       .bytes = known->bytes,
                       .sums = sums_of(manifest, name, path),
-                      .open = nullptr,
-                      .use = {}});
+                      .open = nullptr});
     add_entries(files_.size() - 1);
     if (const std::string problem = piece_problem(metadata_.back(), manifest, *known);
         !problem.empty())
@@ -95,17 +94,13 @@ void PieceFiles::add_entries(size_t index) {
 
 CheckedFile& PieceFiles::opened(size_t index) {
   File& file = files_[index];
-  if (file.open) {
-    uses_.splice(uses_.begin(), uses_, file.use);
-    return *file.open;
-  }
-  if (uses_.size() == kMaxOpenFiles) {
-    files_[uses_.back()].open.reset();
-    uses_.pop_back();
+  if (file.open != nullptr) return *file.open;
+  if (open_ == kMaxOpenFiles) {
+    for (File& other : files_) other.open.reset();
+    open_ = 0;
   }
   file.open = std::make_unique<CheckedFile>(file.path, file.bytes, file.sums);
-  uses_.push_front(index);
-  file.use = uses_.begin();
+  ++open_;
   return *file.open;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,15 +48,14 @@ class PieceFiles {
     std::string path;
     uint64_t bytes = 0;
     std::vector<uint64_t> sums;
-    std::unique_ptr<CheckedFile> open;
-    std::list<size_t>::iterator use;  // in uses_, if open
+    std::unique_ptr<CheckedFile> open;  // null: not now
   };
 
   void add_entries(size_t index);
   CheckedFile& opened(size_t index);
 
   std::vector<File> files_;
-  std::list<size_t> uses_;  // open files, most recently used first
+  size_t open_ = 0;  // of files_
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::vector<safetensors::Metadata> metadata_;
 };

@@ -163,8 +163,8 @@ void ModelSimulation::prepare() {
     std::vector<size_t> all(before.size());
     std::iota(all.begin(), all.end(), size_t{0});
     make_flat(all, plan_.reduces());
-    for (size_t p = before.size(); p-- > 0;) {
-      trains(p) ? ledger_.give_back(before[p]) : kept_.push_back(before[p]);
+    for (size_t p = 0; p < before.size(); ++p) {
+      if (trains(p)) ledger_.give_back(before[p]);
     }
   }
 }
@@ -258,7 +258,7 @@ void ModelSimulation::take_values(std::vector<Block>& before) {
   }
   make_flat(plan_.replicated, true);
   for (const size_t p : plan_.replicated) {
-    trains(p) ? ledger_.give_back(before[p]) : kept_.push_back(before[p]);
+    if (trains(p)) ledger_.give_back(before[p]);
   }
 }
 

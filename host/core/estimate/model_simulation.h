@@ -46,7 +46,8 @@ class ModelSimulation {
   };
   static constexpr size_t kNone = ~size_t{0};
 
-  void keep(MemoryCategory part, uint64_t bytes) { kept_.push_back(ledger_.take(part, bytes)); }
+  // Takes a block that is never given back.
+  void keep(MemoryCategory part, uint64_t bytes) { ledger_.take(part, bytes); }
   void make_flat(const std::vector<size_t>& parameters, bool gradients);
   void keep_compression(const std::vector<size_t>& slots, uint64_t bytes);
   void make_disks();
@@ -66,7 +67,7 @@ class ModelSimulation {
   const StepLog& log_;
   const LoggedModel& model_;
   const EstimatePlan& plan_;
-  std::vector<MemoryLedger::Block> kept_, replicated_gradients_;
+  std::vector<MemoryLedger::Block> replicated_gradients_;
   std::vector<uint64_t> flat_bytes_;         // of memory that an optimizer has state for
   std::vector<std::vector<size_t>> pieces_;  // of an unsharded model's optimizer state, on the disk
   PoolModel pool_, disk_pool_, parameter_disk_pool_;

@@ -47,9 +47,7 @@ MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& 
 // list of modules ("blocks.*"); "" if it has none.
 std::string repeated_modules(const LoggedModel& model);
 
-// memory.limit as a number. Pure function.
-
-// In bytes; 0 if none is set. Throws Error(kConfig) naming the place where it was set.
+// memory.limit in bytes; 0 if none is set. Throws Error(kConfig) naming the place where it was set.
 uint64_t memory_limit_of(const config::Config& config);
 
 }  // namespace coupler::estimate

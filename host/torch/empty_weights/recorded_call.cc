@@ -163,14 +163,13 @@ std::vector<c10::IValue> RecordedCall::meta_arguments() {
       stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
     put(result, item.position, stand_in);
   }
+  if (device_ < 0) return result;
   const auto& schema = op_.schema().arguments();
-  const bool makes = device_ >= 0;
-  for (size_t i = 0; makes && i < result.size(); ++i) {
+  for (size_t i = 0; i < result.size(); ++i) {
     if (schema[i].name() == "pin_memory") result[i] = c10::IValue();
   }
   // Without a device argument, an operation on tensors uses their device.
-  if (makes && (tensors_.empty() || result[device_].isDevice()))
-    result[device_] = c10::Device(c10::kMeta);
+  if (tensors_.empty() || result[device_].isDevice()) result[device_] = c10::Device(c10::kMeta);
   return result;
 }
 

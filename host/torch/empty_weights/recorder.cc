@@ -135,11 +135,10 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
     found = read_generator();
   }
   Stack results;
-  std::exception_ptr why;
   if (call.writes(Kind::kReal)) {
-    run_for_values(call, results, why);
+    run_for_values(call, results, nullptr);
   } else {
-    if (!run_on_meta(call, results, why)) run_for_values(call, results, why);
+    if (const auto why = run_on_meta(call, results)) run_for_values(call, results, why);
     record(call, results, found);
   }
   stack.erase(first, stack.end());
@@ -165,14 +164,13 @@ void Recorder::touch(const RecordedCall& call) {
   }
 }
 
-bool Recorder::run_on_meta(RecordedCall& call, Stack& results, std::exception_ptr& why) {
+std::exception_ptr Recorder::run_on_meta(RecordedCall& call, Stack& results) {
   try {
     results = call.meta_arguments();
     call.op().callBoxed(results);
-    return true;
+    return nullptr;
   } catch (const c10::Error&) {
-    why = std::current_exception();
-    return false;
+    return std::current_exception();
   }
 }
 

@@ -29,9 +29,9 @@ class Recorder {
   void call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
 
  private:
-  // Runs on meta; false if the operation needs values, with the error in `why`.
-  bool run_on_meta(RecordedCall& call, std::vector<c10::IValue>& results, std::exception_ptr& why);
-  // Runs with the real values of its recorded inputs.
+  // Runs on meta. Returns the error if the operation needs values, else null.
+  static std::exception_ptr run_on_meta(RecordedCall& call, std::vector<c10::IValue>& results);
+  // Runs with the real values of its recorded inputs. why: run_on_meta's error, or null.
   void run_for_values(const RecordedCall& call, std::vector<c10::IValue>& results,
                       const std::exception_ptr& why);
   void record(const RecordedCall& call, std::vector<c10::IValue>& results,
