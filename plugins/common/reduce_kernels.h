@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/reduce.h"
 
@@ -31,7 +32,8 @@ inline float bits_float(uint32_t bits) {
 }
 
 struct BFloat16 {
-  uint16_t bits;
+  using Stored = uint16_t;
+  using Value = float;
   static inline float load(uint16_t bits) { return bits_float(uint32_t{bits} << 16); }
   static inline uint16_t store(float value) {
     const uint32_t bits = float_bits(value);
@@ -42,7 +44,8 @@ struct BFloat16 {
 };
 
 struct Float16 {
-  uint16_t bits;
+  using Stored = uint16_t;
+  using Value = float;
   static inline float load(uint16_t bits) {
     // Exponent and mantissa, moved to a float's position, give the value times 2^-112. Integer
     // arithmetic corrects the exponent, so that flush-to-zero modes have no effect.
@@ -70,10 +73,6 @@ struct Float16 {
   }
 };
 
-}  // namespace
-
-}  // namespace db
-
 // Before a loop: its iterations are independent, even if the pointers seem to alias.
 #if defined(__clang__)
 #define DB_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
@@ -81,10 +80,7 @@ struct Float16 {
 #define DB_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-namespace db {
-namespace {
-
-// ---- How a type is loaded, computed in and stored ----
+// ---- How another type is loaded, computed in and stored ----
 
 template <class T>
 struct Plain {
@@ -92,20 +88,6 @@ struct Plain {
   using Value = T;
   static T load(T v) { return v; }
   static T store(T v) { return v; }
-};
-
-// Signed integers are computed as unsigned when they may wrap around.
-template <class S, class U>
-struct Integer : Plain<S> {
-  using Unsigned = U;
-};
-
-template <class H>
-struct Half {
-  using Stored = uint16_t;
-  using Value = float;
-  static float load(uint16_t v) { return H::load(v); }
-  static uint16_t store(float v) { return H::store(v); }
 };
 
 struct Bool {
@@ -117,126 +99,103 @@ struct Bool {
 
 // ---- The operations ----
 
-struct Sum {
-  template <class V>
-  static V of(V a, V b) {
-    return a + b;
-  }
-};
-struct Product {
-  template <class V>
-  static V of(V a, V b) {
-    return a * b;
-  }
-};
-struct Min {
-  template <class V>
-  static V of(V a, V b) {
-    return b < a ? b : a;
-  }
-};
-struct Max {
-  template <class V>
-  static V of(V a, V b) {
-    return a < b ? b : a;
-  }
-};
-struct And {
-  template <class V>
-  static V of(V a, V b) {
-    return static_cast<V>(a & b);
-  }
-};
-struct Or {
-  template <class V>
-  static V of(V a, V b) {
-    return static_cast<V>(a | b);
-  }
-};
-struct Xor {
-  template <class V>
-  static V of(V a, V b) {
-    return static_cast<V>(a ^ b);
-  }
-};
-// uint64_t holds every product and sum of two narrower values; the cast back wraps around.
-template <class F, class S, class U>
+constexpr auto kSum = [](auto a, auto b) { return a + b; };
+constexpr auto kProduct = [](auto a, auto b) { return a * b; };
+constexpr auto kMin = [](auto a, auto b) { return b < a ? b : a; };
+constexpr auto kMax = [](auto a, auto b) { return a < b ? b : a; };
+constexpr auto kAnd = [](auto a, auto b) { return static_cast<decltype(a)>(a & b); };
+constexpr auto kOr = [](auto a, auto b) { return static_cast<decltype(a)>(a | b); };
+constexpr auto kXor = [](auto a, auto b) { return static_cast<decltype(a)>(a ^ b); };
+
+// Signed integers are computed as unsigned, since they may wrap around: uint64_t holds every
+// product and sum of two narrower values, and the cast back wraps around.
+template <class F, class S>
 struct Wrapping {
-  static S of(S a, S b) {
+  using U = std::make_unsigned_t<S>;
+  S operator()(S a, S b) const {
     return static_cast<S>(
-        static_cast<U>(F::of(uint64_t{static_cast<U>(a)}, uint64_t{static_cast<U>(b)})));
+        static_cast<U>(F()(uint64_t{static_cast<U>(a)}, uint64_t{static_cast<U>(b)})));
   }
 };
 
+template <class S, class F>
+constexpr Wrapping<F, S> wrapping(F) {
+  return {};
+}
+
 template <class T, class F>
-void combine(void* out, const void* a, const void* b, size_t count) {
+void combine_all(void* out, const void* a, const void* b, size_t count) {
   using S = typename T::Stored;
   S* const o = static_cast<S*>(out);
   const S* const x = static_cast<const S*>(a);
   const S* const y = static_cast<const S*>(b);
   if (o == x) {  // lets the compiler vectorize the in-place case
     DB_INDEPENDENT
-    for (size_t i = 0; i < count; ++i) o[i] = T::store(F::of(T::load(o[i]), T::load(y[i])));
+    for (size_t i = 0; i < count; ++i) o[i] = T::store(F()(T::load(o[i]), T::load(y[i])));
   } else {
     DB_INDEPENDENT
-    for (size_t i = 0; i < count; ++i) o[i] = T::store(F::of(T::load(x[i]), T::load(y[i])));
+    for (size_t i = 0; i < count; ++i) o[i] = T::store(F()(T::load(x[i]), T::load(y[i])));
   }
 }
 
-template <class T, class Factor>
+template <class T, class F>
+constexpr ReduceFunction combine(F) {
+  return combine_all<T, F>;
+}
+
+template <class T>
 void scale_by(void* out, const void* in, size_t count, double factor) {
   using S = typename T::Stored;
   S* const o = static_cast<S*>(out);
   const S* const x = static_cast<const S*>(in);
-  const Factor f = static_cast<Factor>(factor);
+  const auto f = static_cast<typename T::Value>(factor);
   DB_INDEPENDENT
   for (size_t i = 0; i < count; ++i)
     o[i] = T::store(static_cast<typename T::Value>(T::load(x[i]) * f));
 }
 
-template <class T, class Divisor>
+template <class T>
 void divide_by(void* data, size_t count, int32_t divisor) {
   using S = typename T::Stored;
   S* const o = static_cast<S*>(data);
-  const Divisor d = static_cast<Divisor>(divisor);
+  // At least 32 bits: a narrower type may be too small for the number of ranks.
+  const auto d = static_cast<std::common_type_t<typename T::Value, int32_t>>(divisor);
   DB_INDEPENDENT
   for (size_t i = 0; i < count; ++i)
     o[i] = T::store(static_cast<typename T::Value>(T::load(o[i]) / d));
 }
 
-template <class S, class U>
+template <class S>
 constexpr ReduceRow integer_row() {
-  using T = Integer<S, U>;
-  return {{combine<T, Wrapping<Sum, S, U>>, combine<T, Wrapping<Product, S, U>>, combine<T, Min>,
-           combine<T, Max>, combine<T, Wrapping<Sum, S, U>>, nullptr, combine<T, And>,
-           combine<T, Or>, combine<T, Xor>},
+  using T = Plain<S>;
+  return {{combine<T>(wrapping<S>(kSum)), combine<T>(wrapping<S>(kProduct)), combine<T>(kMin),
+           combine<T>(kMax), combine<T>(wrapping<S>(kSum)), nullptr, combine<T>(kAnd),
+           combine<T>(kOr), combine<T>(kXor)},
           nullptr,
-          divide_by<T, S>};
+          divide_by<T>};
 }
 
 template <class T>
 constexpr ReduceRow floating_row() {
-  using V = typename T::Value;
-  return {{combine<T, Sum>, combine<T, Product>, combine<T, Min>, combine<T, Max>, combine<T, Sum>,
-           combine<T, Sum>, nullptr, nullptr, nullptr},
-          scale_by<T, V>,
-          divide_by<T, V>};
+  return {{combine<T>(kSum), combine<T>(kProduct), combine<T>(kMin), combine<T>(kMax),
+           combine<T>(kSum), combine<T>(kSum), nullptr, nullptr, nullptr},
+          scale_by<T>,
+          divide_by<T>};
 }
 
 constexpr ReduceRow bool_row() {
-  return {{combine<Bool, Or>, combine<Bool, And>, combine<Bool, And>, combine<Bool, Or>, nullptr,
-           nullptr, combine<Bool, And>, combine<Bool, Or>, combine<Bool, Xor>},
+  return {{combine<Bool>(kOr), combine<Bool>(kAnd), combine<Bool>(kAnd), combine<Bool>(kOr),
+           nullptr, nullptr, combine<Bool>(kAnd), combine<Bool>(kOr), combine<Bool>(kXor)},
           nullptr,
           nullptr};
 }
 
 constexpr ReduceTable make_table() {
-  return {{integer_row<int8_t, uint8_t>(), integer_row<uint8_t, uint8_t>(),
-           integer_row<int16_t, uint16_t>(), integer_row<uint16_t, uint16_t>(),
-           integer_row<int32_t, uint32_t>(), integer_row<uint32_t, uint32_t>(),
-           integer_row<int64_t, uint64_t>(), integer_row<uint64_t, uint64_t>(),
-           floating_row<Half<Float16>>(), floating_row<Half<BFloat16>>(),
-           floating_row<Plain<float>>(), floating_row<Plain<double>>(), bool_row()}};
+  return {{integer_row<int8_t>(), integer_row<uint8_t>(), integer_row<int16_t>(),
+           integer_row<uint16_t>(), integer_row<int32_t>(), integer_row<uint32_t>(),
+           integer_row<int64_t>(), integer_row<uint64_t>(), floating_row<Float16>(),
+           floating_row<BFloat16>(), floating_row<Plain<float>>(), floating_row<Plain<double>>(),
+           bool_row()}};
 }
 
 }  // namespace

@@ -199,6 +199,10 @@ TEST(Divide_Integers_TruncateTowardZero, AndUnsignedStayUnsigned) {
   uint64_t large[] = {std::numeric_limits<uint64_t>::max()};
   divide(DB_U64, large, 1, 3);
   EXPECT_EQ(large[0], std::numeric_limits<uint64_t>::max() / 3);
+  int8_t narrow[] = {100, -100};  // by more ranks than the type can count
+  divide(DB_I8, narrow, 2, 256);
+  EXPECT_EQ(narrow[0], 0);
+  EXPECT_EQ(narrow[1], 0);
 }
 
 TEST(Scale_FloatingTypes_MultipliesInPlaceOrNot, AtEveryWidth) {
