@@ -1,6 +1,9 @@
 #include "common/error.h"
 
 #include <cstring>
+#include <exception>
+#include <new>
+#include <system_error>
 
 namespace db {
 
@@ -31,39 +34,31 @@ db_status report(db_status status, const std::string& message, db_error* error) 
   return report(Failure::make(status, message), error);
 }
 
-const char* status_name(db_status status) {
-  switch (status) {
-    case DB_OK:
-      return "ok";
-    case DB_IN_PROGRESS:
-      return "in progress";
-    case DB_ERR_INVALID_ARGUMENT:
-      return "invalid argument";
-    case DB_ERR_UNSUPPORTED:
-      return "unsupported";
-    case DB_ERR_TIMEOUT:
-      return "timeout";
-    case DB_ERR_ABORTED:
-      return "aborted";
-    case DB_ERR_PEER_LOST:
-      return "peer lost";
-    case DB_ERR_NOT_FOUND:
-      return "not found";
-    case DB_ERR_NO_MEMORY:
-      return "out of memory";
-    case DB_ERR_SYSTEM:
-      return "system error";
-    case DB_ERR_INTERNAL:
-      return "internal error";
-    case DB_ERR_UNKNOWN_OPTION:
-      return "unknown option";
-    case DB_ERR_BUFFER_TOO_SMALL:
-      return "buffer too small";
-    case DB_ERR_MISMATCH:
-      return "mismatch";
-    default:
-      return "unknown status";
+db_status report_exception(const char* prefix, db_error* error) noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return report(DB_ERR_NO_MEMORY, std::string(prefix) + "out of memory", error);
+  } catch (const std::system_error& e) {
+    return report(
+        Failure::make(DB_ERR_SYSTEM, prefix + std::string(e.what()), 0, -1, e.code().value()),
+        error);
+  } catch (const std::exception& e) {
+    return report(DB_ERR_INTERNAL, prefix + std::string(e.what()), error);
+  } catch (...) {
+    return report(DB_ERR_INTERNAL, std::string(prefix) + "an unknown exception", error);
   }
+}
+
+HostError::HostError() {
+  error.struct_size = sizeof error;
+  error.failed_rank = -1;
+  error.message = text.data();
+  error.message_capacity = text.size();
+}
+
+Failure HostError::failure(db_status status, const std::string& what) const {
+  return Failure::make(status, what + ": " + text.data(), 0, error.failed_rank, error.native_code);
 }
 
 }  // namespace db

@@ -9,9 +9,8 @@ namespace db {
 namespace {
 
 Failure wrong(const char* what, uint64_t index, const char* problem) {
-  return Failure::make(DB_ERR_INVALID_ARGUMENT, "model description: " + std::string(what) +
-                                                    " number " + std::to_string(index) + " " +
-                                                    problem);
+  return Failure::invalid("model description: " + std::string(what) + " number " +
+                          std::to_string(index) + " " + problem);
 }
 
 Failure read_module(const db_module* given, uint64_t index, ModelModule* module) {
@@ -48,8 +47,7 @@ Failure Model::read(const db_model* described, Model* model) {
   if (described == nullptr || !DB_HAS(described, db_model, parameter_count) ||
       (described->modules == nullptr && described->module_count > 0) ||
       (described->parameters == nullptr && described->parameter_count > 0))
-    return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                         "the model description is NULL or its struct_size is too small");
+    return Failure::invalid("the model description is NULL or its struct_size is too small");
   uint64_t total = 0;
   for (uint64_t i = 0; i < described->module_count; ++i) {
     Failure failure = read_module(described->modules[i], i, &model->modules.emplace_back());

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <utility>
 
 namespace db {
 namespace {
@@ -47,83 +49,71 @@ const typename Table::value_type& entry(const Table& table, int32_t value) {
 }
 
 Failure invalid(const Op& op, const std::string& what) {
-  return Failure::make(DB_ERR_INVALID_ARGUMENT, std::string(kind_name(op.kind)) + ": " + what);
+  return Failure::invalid(std::string(kind_name(op.kind)) + ": " + what);
 }
 
-// The sum of `size` counts; false on overflow.
-bool sum(const uint64_t* counts, int32_t size, uint64_t* total) {
-  *total = 0;
+// The elements of all parts, of which counts has the sizes (NULL: op.count each). False on
+// overflow.
+bool add_parts(const Op& op, const uint64_t* counts, int32_t size, uint64_t* total) {
+  if (counts == nullptr)
+    return !__builtin_mul_overflow(op.count, static_cast<uint64_t>(size), total);
   for (int32_t i = 0; i < size; ++i)
     if (__builtin_add_overflow(*total, counts[i], total)) return false;
   return true;
 }
 
-uint64_t sum_before(const uint64_t* counts, int32_t rank) {
-  uint64_t total = 0;
-  for (int32_t i = 0; i < rank; ++i) total += counts[i];
-  return total;
-}
-
-bool needs_send_counts(db_kind kind) { return kind == DB_ALL_TO_ALL_V; }
 bool needs_recv_counts(db_kind kind) {
   return kind == DB_ALL_GATHER_V || kind == DB_REDUCE_SCATTER_V || kind == DB_ALL_TO_ALL_V;
 }
 
-// What this rank sends and receives, in elements, as in the table at db_op. False on overflow.
-bool set_sizes(Op* op, int32_t rank, int32_t size) {
-  const uint64_t count = op->count;
-  const bool root = op->root_or_peer == rank;
-  uint64_t all = 0, send_total = 0, recv_total = 0;
-  if (__builtin_mul_overflow(count, static_cast<uint64_t>(size), &all)) return false;
-  if (op->send_counts != nullptr && !sum(op->send_counts, size, &send_total)) return false;
-  if (op->recv_counts != nullptr && !sum(op->recv_counts, size, &recv_total)) return false;
-  const auto set = [op](uint64_t send, uint64_t recv) {
-    op->send_size = send;
-    op->recv_size = recv;
-  };
-  switch (op->kind) {
+struct Sizes {
+  uint64_t send = 0, recv = 0;
+};
+
+// What this rank sends and receives, in elements, as in the table at db_op. all: the sums over all
+// parts.
+Sizes sizes_of(const Op& op, int32_t rank, const Sizes& all) {
+  const uint64_t count = op.count;
+  const uint64_t part = part_size(op, op.recv_counts, rank);
+  const bool root = op.root_or_peer == rank;
+  switch (op.kind) {
     case DB_ALL_REDUCE:
-      set(count, count);
-      break;
+      return {count, count};
     case DB_BROADCAST:  // the root fills its own recv as well
-      set(root ? count : 0, count);
-      break;
+      return {root ? count : 0, count};
     case DB_REDUCE:
-      set(count, root ? count : 0);
-      break;
+      return {count, root ? count : 0};
     case DB_ALL_GATHER:
-      set(count, all);
-      break;
     case DB_ALL_GATHER_V:
-      set(op->recv_counts[rank], recv_total);
-      break;
+      return {part, all.recv};
     case DB_REDUCE_SCATTER:
-      set(all, count);
-      break;
     case DB_REDUCE_SCATTER_V:
-      set(recv_total, op->recv_counts[rank]);
-      break;
+      return {all.recv, part};
     case DB_ALL_TO_ALL:
-      set(all, all);
-      break;
     case DB_ALL_TO_ALL_V:
-      set(send_total, recv_total);
-      break;
+      return all;
     case DB_GATHER:
-      set(count, root ? all : 0);
-      break;
+      return {count, root ? all.recv : 0};
     case DB_SCATTER:
-      set(root ? all : 0, count);
-      break;
+      return {root ? all.recv : 0, count};
     case DB_SEND:
-      set(count, 0);
-      break;
+      return {count, 0};
     case DB_RECV:
-      set(0, count);
-      break;
+      return {0, count};
     default:
-      set(0, 0);
+      return {};
   }
+}
+
+// False on overflow.
+bool set_sizes(Op* op, int32_t rank, int32_t size) {
+  Sizes all;
+  if (!add_parts(*op, op->send_counts, size, &all.send) ||
+      !add_parts(*op, op->recv_counts, size, &all.recv))
+    return false;
+  const Sizes sizes = sizes_of(*op, rank, all);
+  op->send_size = sizes.send;
+  op->recv_size = sizes.recv;
   uint64_t bytes = 0;
   return !__builtin_mul_overflow(op->send_size, op->element, &bytes) &&
          !__builtin_mul_overflow(op->recv_size, op->element, &bytes);
@@ -136,21 +126,16 @@ struct InPlace {
 };
 
 InPlace in_place_form(const Op& op, int32_t rank) {
-  const auto part = [&](const uint64_t* counts) {
-    return (counts != nullptr ? sum_before(counts, rank) : op.count * static_cast<uint64_t>(rank)) *
-           op.element;
-  };
+  const uint64_t part = part_offset(op, op.recv_counts, rank);
   switch (op.kind) {
     case DB_ALL_GATHER:
-    case DB_GATHER:
-      return {0, part(nullptr)};
     case DB_ALL_GATHER_V:
-      return {0, part(op.recv_counts)};
+    case DB_GATHER:
+      return {0, part};
     case DB_REDUCE_SCATTER:
-    case DB_SCATTER:
-      return {part(nullptr), 0};
     case DB_REDUCE_SCATTER_V:
-      return {part(op.recv_counts), 0};
+    case DB_SCATTER:
+      return {part, 0};
     default:
       return {};
   }
@@ -217,6 +202,12 @@ bool is_rooted(db_kind kind) {
 
 bool is_point_to_point(db_kind kind) { return kind == DB_SEND || kind == DB_RECV; }
 
+uint64_t part_offset(const Op& op, const uint64_t* counts, int32_t rank) {
+  const uint64_t elements = counts != nullptr ? std::accumulate(counts, counts + rank, uint64_t{0})
+                                              : op.count * static_cast<uint64_t>(rank);
+  return elements * op.element;
+}
+
 bool is_reducible(db_dtype dtype, db_reduce reduce) {
   if (reduce < DB_SUM || reduce > DB_BXOR) return false;
   switch (entry(kTypes, dtype).kind) {
@@ -245,12 +236,17 @@ int64_t now_ns() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+int64_t deadline_after(int64_t timeout_ns) {
+  int64_t deadline = 0;
+  return __builtin_add_overflow(now_ns(), timeout_ns, &deadline) ? INT64_MAX : deadline;
+}
+
 Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op,
                  int32_t (*supports)(const db_op&)) {
   if (raw == nullptr || !DB_HAS(raw, db_op, scale))
-    return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                         "submit: op is NULL or its struct_size is too small; set it to "
-                         "sizeof(db_op)");
+    return Failure::invalid(
+        "submit: op is NULL or its struct_size is too small; set it to sizeof(db_op)");
+  *op = {};
   op->kind = raw->kind;
   op->dtype = raw->dtype;
   op->reduce = raw->reduce;
@@ -258,12 +254,9 @@ Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_t
   op->send = raw->send;
   op->recv = raw->recv;
   op->count = raw->count;
-  op->send_counts = op->recv_counts = nullptr;
   op->tag = raw->tag;
   op->blocking = (raw->flags & DB_OP_BLOCKING) != 0;
-  op->in_place = false;
   op->scale = raw->scale;
-  op->native = nullptr;
   if (supports(*raw) == 0) {
     std::string what = std::string(kind_name(raw->kind)) + " of " + dtype_name(raw->dtype);
     if (is_reducing(raw->kind)) what += std::string(" with ") + reduce_name(raw->reduce);
@@ -275,10 +268,9 @@ Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_t
   if (raw->timeout_ns < 0)
     return invalid(*op, "timeout_ns is negative (" + std::to_string(raw->timeout_ns) + ")");
   op->timeout_ns = raw->timeout_ns == 0 ? default_timeout_ns : raw->timeout_ns;
-  if (__builtin_add_overflow(now_ns(), op->timeout_ns, &op->deadline_ns))
-    op->deadline_ns = INT64_MAX;
+  op->deadline_ns = deadline_after(op->timeout_ns);
   if (op->kind == DB_BARRIER) {
-    op->count = op->send_size = op->recv_size = 0;
+    op->count = 0;
     return {};
   }
   if (is_rooted(op->kind) || is_point_to_point(op->kind)) {
@@ -297,7 +289,7 @@ Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_t
     op->recv_counts = raw->recv_counts;
     op->count = 0;
   }
-  if (needs_send_counts(op->kind)) {
+  if (op->kind == DB_ALL_TO_ALL_V) {
     if (raw->send_counts == nullptr) return invalid(*op, "send_counts is NULL");
     op->send_counts = raw->send_counts;
   }
@@ -320,16 +312,12 @@ std::string describe(const Op& op) {
 
 void keep_counts(Op* op, int32_t size, std::vector<uint64_t>* store) {
   store->clear();
-  if (op->send_counts != nullptr)
-    store->insert(store->end(), op->send_counts, op->send_counts + size);
-  if (op->recv_counts != nullptr)
-    store->insert(store->end(), op->recv_counts, op->recv_counts + size);
-  size_t at = 0;
-  if (op->send_counts != nullptr) {
-    op->send_counts = store->data();
-    at = static_cast<size_t>(size);
-  }
-  if (op->recv_counts != nullptr) op->recv_counts = store->data() + at;
+  const auto arrays = {&op->send_counts, &op->recv_counts};
+  for (const uint64_t** const counts : arrays)
+    if (*counts != nullptr) store->insert(store->end(), *counts, *counts + size);
+  const uint64_t* next = store->data();
+  for (const uint64_t** const counts : arrays)
+    if (*counts != nullptr) *counts = std::exchange(next, next + size);
 }
 
 }  // namespace db

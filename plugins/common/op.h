@@ -57,6 +57,9 @@ struct Op {
 // A monotonic clock in nanoseconds.
 int64_t now_ns();
 
+// now_ns() + timeout_ns; INT64_MAX if that is later than the clock can show.
+int64_t deadline_after(int64_t timeout_ns);
+
 // Tells the core that its thread spins.
 inline void cpu_pause() {
 #if defined(__x86_64__)
@@ -70,6 +73,13 @@ inline void cpu_pause() {
 // the argument and its value, and is never fatal to the communicator.
 Failure validate(const db_op* raw, int32_t rank, int32_t size, int64_t default_timeout_ns, Op* op,
                  int32_t (*supports)(const db_op&) = host_supports);
+
+// The elements of a rank's part of send or recv, and where it begins, in bytes. counts: the count
+// array of that buffer; NULL: every part has op.count elements.
+inline uint64_t part_size(const Op& op, const uint64_t* counts, int32_t rank) {
+  return counts != nullptr ? counts[rank] : op.count;
+}
+uint64_t part_offset(const Op& op, const uint64_t* counts, int32_t rank);
 
 // "all_reduce of 1024 f32 (sum), operation 7".
 std::string describe(const Op& op);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
-#include <string_view>
 
 namespace db {
 namespace {
@@ -47,14 +46,13 @@ Failure Options::parse(const db_option* const* defaults, uint64_t default_count,
   for (uint64_t i = 0; i < default_count; ++i) {
     const db_option& o = *defaults[i];
     options->values_.push_back(
-        {o.key, o.type, o.i64, o.f64, o.boolean != 0, o.string != nullptr ? o.string : "", false});
+        {o.key, o.type, o.i64, o.boolean != 0, o.string != nullptr ? o.string : "", false});
   }
   for (uint64_t i = 0; i < given_count; ++i) {
     const db_option* const o = given[i];
     if (o == nullptr || !DB_HAS(o, db_option, string) || o->key == nullptr)
-      return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                           "option number " + std::to_string(i) +
-                               " is NULL, lacks a key or has too small a struct_size");
+      return Failure::invalid("option number " + std::to_string(i) +
+                              " is NULL, lacks a key or has too small a struct_size");
     const std::string key = o->key;
     auto& values = options->values_;
     const auto value =
@@ -72,43 +70,55 @@ Failure Options::parse(const db_option* const* defaults, uint64_t default_count,
       for (const Value& v : values) text += (&v == values.data() ? " " : ", ") + v.key;
       return Failure::make(DB_ERR_UNKNOWN_OPTION, text);
     }
-    if (value->given)
-      return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + key + "' is given twice");
+    if (value->given) return Failure::invalid("option '" + key + "' is given twice");
     value->given = true;
-    const bool widened = value->type == DB_OPTION_F64 && o->type == DB_OPTION_I64;
-    if (o->type != value->type && !widened)
-      return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + key + "' must be " +
-                                                        type_name(value->type) + ", but is " +
-                                                        type_name(o->type));
+    if (o->type != value->type)
+      return Failure::invalid("option '" + key + "' must be " + type_name(value->type) +
+                              ", but is " + type_name(o->type));
     value->i64 = o->i64;
-    value->f64 = widened ? static_cast<double>(o->i64) : o->f64;
     value->boolean = o->boolean != 0;
     value->string = o->string != nullptr ? o->string : "";
   }
   return {};
 }
 
-const Options::Value& Options::find(const char* key, db_option_type type) const {
+const Options::Value& Options::find(std::string_view key, db_option_type type) const {
   for (const Value& value : values_)
     if (value.key == key && value.type == type) return value;
   std::terminate();
 }
 
-int64_t Options::i64(const char* key) const { return find(key, DB_OPTION_I64).i64; }
-double Options::f64(const char* key) const { return find(key, DB_OPTION_F64).f64; }
-bool Options::boolean(const char* key) const { return find(key, DB_OPTION_BOOL).boolean; }
-const std::string& Options::string(const char* key) const {
+int64_t Options::i64(std::string_view key) const { return find(key, DB_OPTION_I64).i64; }
+bool Options::boolean(std::string_view key) const { return find(key, DB_OPTION_BOOL).boolean; }
+const std::string& Options::string(std::string_view key) const {
   return find(key, DB_OPTION_STRING).string;
 }
 
-bool Options::given(const char* key) const {
+bool Options::given(std::string_view key) const {
   for (const Value& value : values_)
     if (value.key == key) return value.given;
   std::terminate();
 }
 
-Failure read_word(const Options& options, const char* key, std::initializer_list<const char*> words,
-                  size_t* index) {
+Failure read_params(const db_option* const* defaults, uint64_t default_count,
+                    const db_communicator_params* params, db_communicator** result,
+                    Options* options) {
+  if (result != nullptr) *result = nullptr;
+  if (params == nullptr || result == nullptr || !DB_HAS(params, db_communicator_params, base_count))
+    return Failure::invalid("create: params or result is NULL, or params.struct_size is too small");
+  if (params->size < 1 || params->rank < 0 || params->rank >= params->size)
+    return Failure::invalid("create: rank " + std::to_string(params->rank) + " of " +
+                            std::to_string(params->size) +
+                            " is out of range; ranks go from 0 to size - 1");
+  if (params->default_timeout_ns <= 0)
+    return Failure::invalid("create: default_timeout_ns must be positive");
+  if (params->size > 1 && params->store == nullptr && params->base_count == 0)
+    return Failure::invalid("create: store is NULL");
+  return Options::parse(defaults, default_count, params->options, params->option_count, options);
+}
+
+Failure read_word(const Options& options, std::string_view key,
+                  std::initializer_list<const char*> words, size_t* index) {
   const std::string& value = options.string(key);
   std::string valid;
   size_t i = 0;
@@ -119,21 +129,20 @@ Failure read_word(const Options& options, const char* key, std::initializer_list
     }
     valid += (i++ == 0 ? "" : ", ") + std::string(word);
   }
-  return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                       "option '" + std::string(key) + "' is '" + value + "'; valid: " + valid);
+  return Failure::invalid("option '" + std::string(key) + "' is '" + value + "'; valid: " + valid);
 }
 
-Failure read_number(const Options& options, const char* key, int64_t least, int64_t most,
+Failure read_number(const Options& options, std::string_view key, int64_t least, int64_t most,
                     int64_t* value) {
   *value = options.i64(key);
   if (*value >= least && *value <= most) return {};
   std::string valid = std::to_string(least);
   valid += most == INT64_MAX ? " or more" : " to " + std::to_string(most);
-  return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + std::string(key) + "' is " +
-                                                    std::to_string(*value) + "; valid: " + valid);
+  return Failure::invalid("option '" + std::string(key) + "' is " + std::to_string(*value) +
+                          "; valid: " + valid);
 }
 
-Failure read_dtype(const Options& options, const char* key, db_dtype* dtype) {
+Failure read_dtype(const Options& options, std::string_view key, db_dtype* dtype) {
   // bfp16 is DeepSpeed's name for bf16.
   static constexpr struct {
     std::string_view name;
@@ -147,10 +156,9 @@ Failure read_dtype(const Options& options, const char* key, db_dtype* dtype) {
     *dtype = type.dtype;
     return {};
   }
-  return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                       "option '" + std::string(key) + "' is '" + value +
-                           "'; valid: bf16, f16 (or fp16), f32 (or fp32), f64 (or fp64), or empty "
-                           "for the parameter's own type");
+  return Failure::invalid("option '" + std::string(key) + "' is '" + value +
+                          "'; valid: bf16, f16 (or fp16), f32 (or fp32), f64 (or fp64), or empty "
+                          "for the parameter's own type");
 }
 
 }  // namespace db

@@ -11,8 +11,9 @@
 namespace db {
 namespace {
 
+// For messages: the model's own name is empty.
 std::string name_of(const ModelModule& module) {
-  return module.name.empty() ? kRootName : std::string(module.name);
+  return module.name.empty() ? "(root)" : std::string(module.name);
 }
 
 // Groups parameters by the module that owner(parameter) returns; groups and their parameters keep
@@ -57,15 +58,6 @@ const db_offload* fill(const PlannedOffload& from, db_offload* to) {
 }
 
 constexpr int64_t kMaxBuffers = 1024;
-
-// Without this check, an option that only another device reads would be ignored silently.
-Failure check_owner(const Options& options, const OffloadKeys& keys, const char* key, bool read,
-                    const char* device) {
-  if (read || !options.given(key)) return {};
-  return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                       "option '" + std::string(key) + "' is for " + keys.device + " = \"" +
-                           device + "\", but that is '" + options.string(keys.device) + "'");
-}
 
 }  // namespace
 
@@ -233,27 +225,31 @@ const db_plan* make_plan(std::vector<PlannedUnit> units, const db_plan& rest,
 
 void release_plan(const db_plan* plan) { delete static_cast<const OwnedPlan*>(plan); }
 
-Failure read_offload(const Options& options, const OffloadKeys& keys, PlannedOffload* offload) {
+Failure read_offload(const Options& options, const std::string& table, PlannedOffload* offload) {
   static constexpr db_place kPlaces[] = {DB_PLACE_STAY, DB_PLACE_HOST, DB_PLACE_DISK};
+  const std::string device = table + ".device", path = table + ".nvme_path";
+  const std::string pin = table + ".pin_memory", count = table + ".buffer_count";
   size_t word = 0;
   int64_t buffers = 0;
-  Failure failure = read_word(options, keys.device, {"none", "cpu", "nvme"}, &word);
-  if (failure.ok()) failure = read_number(options, keys.buffer_count, 1, kMaxBuffers, &buffers);
+  Failure failure = read_word(options, device, {"none", "cpu", "nvme"}, &word);
+  if (failure.ok()) failure = read_number(options, count, 1, kMaxBuffers, &buffers);
   if (!failure.ok()) return failure;
+  // Without this check, an option that only another device reads would be ignored silently.
+  const struct {
+    const std::string& key;
+    const char* device;
+  } owners[] = {{path, "nvme"}, {count, "nvme"}, {pin, "cpu"}};
+  for (const auto& owner : owners)
+    if (options.given(owner.key) && options.string(device) != owner.device)
+      return Failure::invalid("option '" + owner.key + "' is for " + device + " = \"" +
+                              owner.device + "\", but that is '" + options.string(device) + "'");
   offload->place = kPlaces[word];
-  const bool disk = offload->place == DB_PLACE_DISK;
-  const bool host = offload->place == DB_PLACE_HOST;
-  failure = check_owner(options, keys, keys.nvme_path, disk, "nvme");
-  if (failure.ok()) failure = check_owner(options, keys, keys.buffer_count, disk, "nvme");
-  if (failure.ok()) failure = check_owner(options, keys, keys.pin_memory, host, "cpu");
-  if (!failure.ok()) return failure;
-  offload->pinned = host && options.boolean(keys.pin_memory);
-  offload->folder = options.string(keys.nvme_path);
+  offload->pinned = offload->place == DB_PLACE_HOST && options.boolean(pin);
+  offload->folder = options.string(path);
   offload->buffers = static_cast<int32_t>(buffers);
-  if (disk && offload->folder.empty())
-    return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                         std::string(keys.device) + " = \"nvme\" needs option '" + keys.nvme_path +
-                             "': a folder on the disk to offload to");
+  if (offload->place == DB_PLACE_DISK && offload->folder.empty())
+    return Failure::invalid(device + " = \"nvme\" needs option '" + path +
+                            "': a folder on the disk to offload to");
   return {};
 }
 

@@ -18,9 +18,6 @@ struct UnitDraft {
   std::vector<size_t> parameters;  // indices, in memory order
 };
 
-// The model's own name in messages; its actual name is empty.
-inline constexpr char kRootName[] = "(root)";
-
 uint64_t count_elements(const Model& model, const UnitDraft& draft);
 
 // One unit for each module that registers some of the parameters. The parameters must be in
@@ -60,10 +57,8 @@ std::vector<Bounds> flat_bounds(const Model& model, const UnitDraft& draft, int3
 
 // A plan's memory: make_plan builds one from units, release_plan frees it.
 
-struct PlannedUnit {
-  std::string name;
-  std::vector<uint64_t> parameters;           // indices
-  std::vector<std::vector<uint64_t>> bounds;  // one per parameter
+struct PlannedUnit : UnitDraft {
+  std::vector<Bounds> bounds;  // one per parameter
   db_keep keep = 0;
   db_gradients gradients = 0;
   db_dtype compute = 0;  // 0: the parameter's own
@@ -94,15 +89,8 @@ void release_plan(const db_plan* plan);
 // The options, under DeepSpeed's names, that choose where a sharding plugin keeps state that is not
 // in use, and their validated form.
 
-// The keys of one group of these options.
-struct OffloadKeys {
-  const char* device;        // none, cpu, nvme
-  const char* nvme_path;     // a folder
-  const char* pin_memory;    // bool
-  const char* buffer_count;  // a number
-};
-
+// Reads TABLE.device (none, cpu, nvme), TABLE.nvme_path, TABLE.pin_memory and TABLE.buffer_count.
 // A wrong value, or an option that the device does not read, is DB_ERR_INVALID_ARGUMENT.
-Failure read_offload(const Options& options, const OffloadKeys& keys, PlannedOffload* offload);
+Failure read_offload(const Options& options, const std::string& table, PlannedOffload* offload);
 
 }  // namespace db

@@ -2,9 +2,7 @@
 
 #include <coupler/forward.h>
 
-#include <exception>
 #include <memory>
-#include <new>
 #include <string>
 #include <string_view>
 
@@ -23,18 +21,6 @@ struct ShardingCommunicator : db_forward {
 
 const ShardingCommunicator& self(const db_communicator* communicator) {
   return *static_cast<const ShardingCommunicator*>(db_forward_of(communicator));
-}
-
-// Runs body, which returns a Failure; exceptions become a status too.
-template <class Body>
-db_status guarded(db_error* error, const Body& body) noexcept {
-  try {
-    return report(body(), error);
-  } catch (const std::bad_alloc&) {
-    return report(Failure{DB_ERR_NO_MEMORY, 0, -1, 0, "out of memory"}, error);
-  } catch (const std::exception& e) {
-    return report(Failure{DB_ERR_INTERNAL, 0, -1, 0, e.what()}, error);
-  }
 }
 
 void destroy(db_communicator* communicator) {
@@ -60,7 +46,7 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
   *result = nullptr;
   const db_status status = db_forward_split_base(communicator, color, key, &part, error);
   if (status != DB_OK || part == nullptr) return status;
-  const db_status wrapped = guarded(error, [&]() -> Failure {
+  const db_status wrapped = guarded("", error, [&]() -> Failure {
     auto made = wrap(part);
     made->options = mine.options;
     made->local_rank = mine.local_rank;
@@ -71,14 +57,6 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
   });
   if (wrapped != DB_OK) part->functions->destroy(part);
   return wrapped;
-}
-
-Failure check_place(const Place& place) {
-  if (place.size >= 1 && place.rank >= 0 && place.rank < place.size) return {};
-  return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                       "create: rank " + std::to_string(place.rank) + " of " +
-                           std::to_string(place.size) +
-                           " is out of range; ranks go from 0 to size - 1");
 }
 
 db_communicator* find_base(const db_communicator_params& params) {
@@ -94,26 +72,18 @@ db_communicator* find_base(const db_communicator_params& params) {
 
 db_status create_sharding(const ShardingBackend& backend, const db_communicator_params* params,
                           db_communicator** result, db_error* error) noexcept {
-  return guarded(error, [&]() -> Failure {
-    if (params == nullptr || result == nullptr ||
-        !DB_HAS(params, db_communicator_params, base_count))
-      return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                           "create: params or result is NULL, or params.struct_size is too small");
-    *result = nullptr;
+  return guarded("", error, [&]() -> Failure {
     Options options;
+    Failure failure = read_params(backend.options, backend.option_count, params, result, &options);
+    if (!failure.ok()) return failure;
     const Place place = {params->rank, params->size, params->local_rank, params->local_size};
-    Failure failure = check_place(place);
-    if (failure.ok())
-      failure = Options::parse(backend.options, backend.option_count, params->options,
-                               params->option_count, &options);
-    if (failure.ok()) failure = backend.check(options, place);
+    failure = backend.check(options, place);
     if (!failure.ok()) return failure;
     db_communicator* const base = find_base(*params);
     if (base == nullptr || base->rank != place.rank || base->size != place.size)
-      return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                           std::string(backend.name) +
-                               " needs a base communicator of role \"world\" with the same rank "
-                               "and size as its own");
+      return Failure::invalid(std::string(backend.name) +
+                              " needs a base communicator of role \"world\" with the same rank "
+                              "and size as its own");
     auto made = wrap(base);
     made->options = std::make_shared<const Options>(std::move(options));
     made->local_rank = params->local_rank;
@@ -132,12 +102,11 @@ db_status probe_sharding(const db_host*, int32_t* score, char* reason,
 
 db_status plan_sharding(const ShardingBackend& backend, const db_communicator* communicator,
                         const db_model* model, const db_plan** plan, db_error* error) noexcept {
-  return guarded(error, [&]() -> Failure {
-    if (plan == nullptr) return Failure::make(DB_ERR_INVALID_ARGUMENT, "plan is NULL");
+  return guarded("", error, [&]() -> Failure {
+    if (plan == nullptr) return Failure::invalid("plan is NULL");
     *plan = nullptr;
     if (communicator == nullptr || communicator->functions->destroy != destroy)
-      return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                           "plan: the communicator belongs to another backend");
+      return Failure::invalid("plan: the communicator belongs to another backend");
     const ShardingCommunicator& mine = self(communicator);
     Model read;
     Failure failure = Model::read(model, &read);

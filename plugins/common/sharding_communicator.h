@@ -36,9 +36,6 @@ struct ShardingBackend {
   db_presets presets;
 };
 
-template <const auto& kOptions>
-inline constexpr auto kPointersTo = pointers_to(kOptions);
-
 // A preset of these option values, which have static storage.
 template <const auto& kOptions>
 constexpr db_preset preset(const char* name, const char* description, int32_t step_time) {

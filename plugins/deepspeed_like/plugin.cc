@@ -77,10 +77,9 @@ struct Settings {
 Failure read_stage(const Options& options, int64_t* stage) {
   *stage = options.i64("stage");
   if (*stage >= 0 && *stage <= 3) return {};
-  return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                       "option 'stage' is " + std::to_string(*stage) +
-                           "; valid: 0 (nothing is sharded), 1 (optimizer state), 2 "
-                           "(gradients too), 3 (parameters too)");
+  return Failure::invalid("option 'stage' is " + std::to_string(*stage) +
+                          "; valid: 0 (nothing is sharded), 1 (optimizer state), 2 "
+                          "(gradients too), 3 (parameters too)");
 }
 
 Failure read_overlap(const Options& options, int32_t* overlap) {
@@ -115,26 +114,19 @@ Failure read_sizes(const Options& options, Settings* settings) {
 }
 
 Failure needs_stage(const char* key, int64_t least, int64_t stage) {
-  return Failure::make(DB_ERR_INVALID_ARGUMENT, "option '" + std::string(key) + "' needs stage " +
-                                                    std::to_string(least) +
-                                                    (least < 3 ? " or more" : "") +
-                                                    ", but stage is " + std::to_string(stage));
+  return Failure::invalid("option '" + std::string(key) + "' needs stage " + std::to_string(least) +
+                          (least < 3 ? " or more" : "") + ", but stage is " +
+                          std::to_string(stage));
 }
 
 Failure read_offloads(const Options& options, int64_t stage, PlannedOffloads* offloads) {
-  static constexpr OffloadKeys kOptimizer = {
-      "offload_optimizer.device", "offload_optimizer.nvme_path", "offload_optimizer.pin_memory",
-      "offload_optimizer.buffer_count"};
-  static constexpr OffloadKeys kParameters = {"offload_param.device", "offload_param.nvme_path",
-                                              "offload_param.pin_memory",
-                                              "offload_param.buffer_count"};
-  Failure failure = read_offload(options, kOptimizer, &offloads->optimizer);
-  if (failure.ok()) failure = read_offload(options, kParameters, &offloads->parameters);
+  Failure failure = read_offload(options, "offload_optimizer", &offloads->optimizer);
+  if (failure.ok()) failure = read_offload(options, "offload_param", &offloads->parameters);
   if (!failure.ok()) return failure;
   if (offloads->optimizer.place != DB_PLACE_STAY && stage < 1)
-    return needs_stage(kOptimizer.device, 1, stage);
+    return needs_stage("offload_optimizer.device", 1, stage);
   if (offloads->parameters.place != DB_PLACE_STAY && stage < 3)
-    return needs_stage(kParameters.device, 3, stage);
+    return needs_stage("offload_param.device", 3, stage);
   return {};
 }
 
@@ -146,8 +138,7 @@ Failure read_settings(const Options& options, Settings* settings) {
   if (failure.ok())
     failure = read_dtype(options, "communication_data_type", &settings->reduce_dtype);
   if (failure.ok() && settings->stage == 0 && settings->reduce_dtype != 0)
-    return Failure::make(
-        DB_ERR_INVALID_ARGUMENT,
+    return Failure::invalid(
         "option 'communication_data_type' has no effect with stage = 0; remove it, or set stage "
         "to 1, 2 or 3");
   if (failure.ok()) failure = read_offloads(options, settings->stage, &settings->offloads);
@@ -179,7 +170,7 @@ class Planner {
     for (const PlannedUnit& unit : units_) {
       if (unit.keep != DB_KEEP_USE) continue;
       ++count;
-      for (const uint64_t p : unit.parameters) elements += model_.parameters[p].elements;
+      elements += count_elements(model_, unit);
     }
     if (settings_.prefetch == 0 || count == 0) return 0;
     const uint64_t average = std::max<uint64_t>(elements / count, 1);
@@ -192,11 +183,9 @@ class Planner {
  private:
   void add(std::vector<UnitDraft> drafts, db_keep keep) {
     for (UnitDraft& draft : split_by_dtype(model_, std::move(drafts))) {
-      const db_dtype own = model_.parameters[draft.parameters.front()].dtype;
-      PlannedUnit& unit = units_.emplace_back();
-      unit.bounds = flat_bounds(model_, draft, ranks_);
-      unit.parameters.assign(draft.parameters.begin(), draft.parameters.end());
-      unit.name = std::move(draft.name);
+      PlannedUnit& unit = units_.emplace_back(PlannedUnit{std::move(draft)});
+      const db_dtype own = model_.parameters[unit.parameters.front()].dtype;
+      unit.bounds = flat_bounds(model_, unit, ranks_);
       unit.keep = keep;
       unit.gradients = settings_.stage == 1 ? DB_GRADIENTS_WHOLE : DB_GRADIENTS_SHARD;
       unit.reduce = is_floating(own) ? settings_.reduce_dtype : 0;
@@ -269,16 +258,14 @@ constexpr db_preset kPresets[] = {
                              "the optimizer state of each rank is on a disk", 600),
     preset<kAllOnDisk>("ZeRO stage 3, all on disk", "the parts of each rank are on a disk", 610),
 };
-constexpr auto kPresetPointers = pointers_to(kPresets);
 
-constexpr auto kOptionPointers = pointers_to(kOptions);
 constexpr ShardingBackend kShardingBackend = {
     "deepspeed_like",
-    kOptionPointers.data(),
-    kOptionPointers.size(),
+    kPointersTo<kOptions>.data(),
+    kPointersTo<kOptions>.size(),
     check,
     plan,
-    {sizeof(db_presets), kPresetPointers.data(), kPresetPointers.size()}};
+    {sizeof(db_presets), kPointersTo<kPresets>.data(), kPointersTo<kPresets>.size()}};
 constexpr DistributedBackend kBackend = sharding_table<kShardingBackend>(
     "0.1.0", "ZeRO stages on flat buffers, with DeepSpeed's options, over any transport");
 

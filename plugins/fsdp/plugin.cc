@@ -92,11 +92,6 @@ struct Settings {
   PlannedOffload offload;
 };
 
-// DB_ERR_INVALID_ARGUMENT; text names the option, its value, and the valid values.
-Failure wrong_option(const std::string& text) {
-  return Failure::make(DB_ERR_INVALID_ARGUMENT, text);
-}
-
 // "1, 2, 3 and 6"
 std::string divisors(int32_t number) {
   std::vector<std::string> all;
@@ -113,11 +108,11 @@ Failure read_machine_group(const Place& place, int32_t* size) {
   const std::string hint =
       "; set option 'group_size' to a divisor of the number of ranks: " + divisors(place.size);
   if (place.local_size < 1 || place.size % place.local_size != 0)
-    return wrong_option("hybrid_shard shards among the ranks of a machine, but this machine has " +
-                        ours + " ranks, which do not divide the job's " +
-                        std::to_string(place.size) + " ranks" + hint);
+    return Failure::invalid(
+        "hybrid_shard shards among the ranks of a machine, but this machine has " + ours +
+        " ranks, which do not divide the job's " + std::to_string(place.size) + " ranks" + hint);
   if (place.local_rank != place.rank % place.local_size)
-    return wrong_option(
+    return Failure::invalid(
         "hybrid_shard shards among the ranks of a machine, which must be consecutive: "
         "rank " +
         std::to_string(place.rank) + " is local rank " + std::to_string(place.local_rank) + " of " +
@@ -131,16 +126,16 @@ Failure read_group(const Options& options, const Place& place, bool hybrid, int3
   *size = place.size;
   if (!hybrid) {
     if (given == 0) return {};
-    return wrong_option(
+    return Failure::invalid(
         "option 'group_size' is for strategy = \"hybrid_shard\", but strategy is '" +
         options.string("strategy") + "'");
   }
   if (given == 0) return read_machine_group(place, size);
   if (given < 0 || place.size % given != 0)
-    return wrong_option("option 'group_size' is " + std::to_string(given) +
-                        ", which does not divide the number of ranks, " +
-                        std::to_string(place.size) + "; valid: " + divisors(place.size) +
-                        ", or 0 for the ranks of one machine");
+    return Failure::invalid("option 'group_size' is " + std::to_string(given) +
+                            ", which does not divide the number of ranks, " +
+                            std::to_string(place.size) + "; valid: " + divisors(place.size) +
+                            ", or 0 for the ranks of one machine");
   *size = static_cast<int32_t>(given);
   return {};
 }
@@ -167,8 +162,8 @@ Failure read_dtypes(const Options& options, Settings* settings) {
     Failure failure = read_dtype(options, type.key, type.dtype);
     if (!failure.ok()) return failure;
     if (*type.dtype != 0 && !settings->shards)
-      return wrong_option("option '" + std::string(type.key) +
-                          "' has no effect with strategy = \"no_shard\"; remove it");
+      return Failure::invalid("option '" + std::string(type.key) +
+                              "' has no effect with strategy = \"no_shard\"; remove it");
   }
   return {};
 }
@@ -183,8 +178,9 @@ Failure check_policy(const Options& options, size_t policy) {
   static constexpr const char* kPolicies[] = {"modules", "types", "size", "names"};
   for (const auto& owner : kOwners)
     if (options.given(owner.key) && owner.policy != policy)
-      return wrong_option("option '" + std::string(owner.key) + "' is for units = \"" +
-                          kPolicies[owner.policy] + "\", but units is '" + kPolicies[policy] + "'");
+      return Failure::invalid("option '" + std::string(owner.key) + "' is for units = \"" +
+                              kPolicies[owner.policy] + "\", but units is '" + kPolicies[policy] +
+                              "'");
   return {};
 }
 
@@ -198,10 +194,11 @@ Failure read_units(const Options& options, Settings* settings) {
   settings->unit_types = split_list(options.string("unit_types"));
   settings->unit_names = split_list(options.string("unit_names"));
   if (settings->units == Units::kTypes && settings->unit_types.empty())
-    return wrong_option(
+    return Failure::invalid(
         "units = \"types\" needs option 'unit_types': the module types that form units");
   if (settings->units == Units::kNames && settings->unit_names.empty())
-    return wrong_option("units = \"names\" needs option 'unit_names': the modules that form units");
+    return Failure::invalid(
+        "units = \"names\" needs option 'unit_names': the modules that form units");
   int64_t join_below = 0;
   int64_t min_parameters = 0;
   failure = read_number(options, "unit_join_below", 0, INT64_MAX, &join_below);
@@ -213,11 +210,9 @@ Failure read_units(const Options& options, Settings* settings) {
 }
 
 Failure read_offload_of_units(const Options& options, Settings* settings) {
-  static constexpr OffloadKeys kKeys = {"offload.device", "offload.nvme_path", "offload.pin_memory",
-                                        "offload.buffer_count"};
-  Failure failure = read_offload(options, kKeys, &settings->offload);
+  Failure failure = read_offload(options, "offload", &settings->offload);
   if (failure.ok() && settings->offload.place != DB_PLACE_STAY && !settings->shards)
-    return wrong_option(
+    return Failure::invalid(
         "option 'offload.device' has no effect with strategy = \"no_shard\"; remove it");
   return failure;
 }
@@ -275,8 +270,8 @@ Failure mark_types(const Settings& settings, const Model& model, std::vector<boo
       (*marked)[i] = found = true;
     }
     if (!found)
-      return wrong_option("option 'unit_types': no module of the model is a '" + wanted +
-                          "'; its types: " + list_some(type_names(model)));
+      return Failure::invalid("option 'unit_types': no module of the model is a '" + wanted +
+                              "'; its types: " + list_some(type_names(model)));
   }
   return {};
 }
@@ -289,14 +284,15 @@ Failure mark_names(const Settings& settings, const Model& model, std::vector<boo
       const ModelModule& module = model.modules[i];
       if (module.name.empty() || !matches(pattern, module.name)) continue;
       if (matched_by[i] != nullptr)
-        return wrong_option("option 'unit_names': units overlap: '" + *matched_by[i] + "' and '" +
-                            pattern + "' both match the module '" + std::string(module.name) + "'");
+        return Failure::invalid("option 'unit_names': units overlap: '" + *matched_by[i] +
+                                "' and '" + pattern + "' both match the module '" +
+                                std::string(module.name) + "'");
       matched_by[i] = &pattern;
       (*marked)[i] = found = true;
     }
     if (!found)
-      return wrong_option("option 'unit_names': no module of the model matches '" + pattern +
-                          "'; its modules: " + list_some(module_names(model)));
+      return Failure::invalid("option 'unit_names': no module of the model matches '" + pattern +
+                              "'; its modules: " + list_some(module_names(model)));
   }
   return {};
 }
@@ -317,8 +313,8 @@ Failure select(const Settings& settings, const Model& model, std::vector<size_t>
       ignored[i] = found = true;
     }
     if (!found)
-      return wrong_option("option 'ignore': no module or parameter of the model matches '" +
-                          pattern + "'; its modules: " + list_some(module_names(model)));
+      return Failure::invalid("option 'ignore': no module or parameter of the model matches '" +
+                              pattern + "'; its modules: " + list_some(module_names(model)));
   }
   // Parents come before their children.
   for (size_t i = 0; i < model.modules.size(); ++i) {
@@ -352,11 +348,9 @@ Failure choose_units(const Settings& settings, const Model& model, std::vector<U
 // How this backend plans a model.
 
 PlannedUnit plan_unit(const Settings& settings, const Model& model, UnitDraft draft) {
-  PlannedUnit unit;
-  const db_dtype own = model.parameters[draft.parameters.front()].dtype;
-  unit.bounds = row_bounds(model, draft, settings.group_size);
-  unit.parameters.assign(draft.parameters.begin(), draft.parameters.end());
-  unit.name = std::move(draft.name);
+  PlannedUnit unit{std::move(draft)};
+  const db_dtype own = model.parameters[unit.parameters.front()].dtype;
+  unit.bounds = row_bounds(model, unit, settings.group_size);
   unit.keep = settings.keep;
   unit.gradients = DB_GRADIENTS_SHARD;
   // Integer (quantized) parameters keep their type.
@@ -406,16 +400,14 @@ constexpr db_preset kPresets[] = {
     preset<kNoShard>("fsdp no_shard", "nothing", 0),
     preset<kOnDisk>("fsdp full_shard, all on disk", "the parts of each rank are on a disk", 620),
 };
-constexpr auto kPresetPointers = pointers_to(kPresets);
 
-constexpr auto kOptionPointers = pointers_to(kOptions);
 constexpr ShardingBackend kShardingBackend = {
     "fsdp",
-    kOptionPointers.data(),
-    kOptionPointers.size(),
+    kPointersTo<kOptions>.data(),
+    kPointersTo<kOptions>.size(),
     check,
     plan,
-    {sizeof(db_presets), kPresetPointers.data(), kPresetPointers.size()}};
+    {sizeof(db_presets), kPointersTo<kPresets>.data(), kPointersTo<kPresets>.size()}};
 constexpr DistributedBackend kBackend = sharding_table<kShardingBackend>(
     "0.1.0",
     "Shards each parameter, its gradient and its optimizer state on dimension 0, over any "

@@ -133,7 +133,7 @@ TEST(KeepCounts_CopiedArrays_OutliveTheCaller, WithBothArrays) {
 }
 
 constexpr db_option kNumber = i64_option("chunk_bytes", 4, "A number.");
-constexpr db_option kRatio = f64_option("ratio", 0.5, "A ratio.");
+constexpr db_option kRatio = i64_option("ratio", 2, "A ratio.");
 constexpr db_option kWord = string_option("mode", "sync", "A word.");
 constexpr const db_option* kDefaults[] = {&kNumber, &kRatio, &kWord};
 
@@ -142,10 +142,10 @@ Failure parse_option(const db_option& given, Options* options) {
   return Options::parse(kDefaults, 3, list, 1, options);
 }
 
-TEST(Options_Given_OverlayTheDefaults, WithIntegersAsNumbers) {
+TEST(Options_Given_OverlayTheDefaults, OfEveryType) {
   Options options;
   ASSERT_TRUE(parse_option(i64_option("ratio", 3, nullptr), &options).ok());
-  EXPECT_EQ(options.f64("ratio"), 3.0);
+  EXPECT_EQ(options.i64("ratio"), 3);
   EXPECT_EQ(options.i64("chunk_bytes"), 4);
   EXPECT_EQ(options.string("mode"), "sync");
 }
