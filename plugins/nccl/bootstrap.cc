@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <coupler/distributed_backend.h>
 #include <ifaddrs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,39 +64,27 @@ void choose_interface(const db_communicator_params& params) {
 constexpr uint64_t kMaxValueBytes = 2048;
 constexpr char kYes = 'y', kNo = 'n';
 
-// A store call's error, converted to a failure that names the rank waited for.
-struct StoreError {
-  StoreError() {
-    error.struct_size = sizeof(error);
-    error.failed_rank = -1;
-    error.message = text.data();
-    error.message_capacity = text.size();
-  }
-  Failure failure(db_status status, const std::string& what, int32_t rank) const {
-    return Failure::make(status, "nccl: " + what + ": " + text.data(), 0, rank, error.native_code);
-  }
-  std::array<char, 512> text{};
-  db_error error{};
-};
-
 Failure publish(const db_store& store, const std::string& key, const std::string& value) {
-  StoreError error;
+  HostError error;
   const db_status status =
       store.set(store.context, key.c_str(), value.data(), value.size(), &error.error);
-  return status < 0 ? error.failure(status, "storing " + key, -1) : Failure{};
+  return status < 0 ? error.failure(status, "nccl: storing " + key) : Failure{};
 }
 
 Failure fetch(const db_store& store, const std::string& key, int32_t of, int64_t deadline_ns,
               std::string* value) {
-  StoreError error;
+  HostError error;
   value->resize(kMaxValueBytes);
   uint64_t size = value->size();
   const int64_t left = std::max<int64_t>(deadline_ns - now_ns(), 1);
   const db_status status =
       store.get(store.context, key.c_str(), value->data(), &size, left, &error.error);
-  if (status < 0)
-    return error.failure(
-        status, "waiting for rank " + std::to_string(of) + " to create its communicator", of);
+  if (status < 0) {
+    Failure failure = error.failure(
+        status, "nccl: waiting for rank " + std::to_string(of) + " to create its communicator");
+    failure.failed_rank = of;
+    return failure;
+  }
   value->resize(size);
   return {};
 }
@@ -117,23 +104,15 @@ struct Identity {
   std::string version;  // of NCCL
 };
 
-// The device's PCI bus address: equal for two ranks that were given the same device.
-Failure bus_address(int device, std::string* address) {
-  std::array<char, 64> text{};
+// A device's PCI bus address is equal for two ranks that were given the same device.
+Failure own_identity(int device, Identity* own) {
+  std::array<char, 64> address{};
   const cudaError_t error =
-      cuda().DeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
+      cuda().DeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), device);
   if (error != cudaSuccess)
     return cuda_failure(error, "getting the PCI address of CUDA device " + std::to_string(device));
-  *address = text.data();
+  *own = {machine() + " " + address.data(), std::to_string(libraries().nccl_version)};
   return {};
-}
-
-Failure own_identity(int device, Identity* own) {
-  std::string address;
-  Failure failure = bus_address(device, &address);
-  own->gpu = machine() + " " + address;
-  own->version = std::to_string(libraries().nccl_version);
-  return failure;
 }
 
 // Why these ranks cannot form one communicator; "" if they can.
@@ -168,7 +147,7 @@ Failure lead(const db_store& store, const Identity& own, int32_t size, int64_t d
   const std::string problem = conflict(ranks);
   if (!problem.empty()) {
     const Failure told = publish(store, "id", kNo + problem);
-    return told.ok() ? Failure::make(DB_ERR_INVALID_ARGUMENT, "nccl: " + problem) : told;
+    return told.ok() ? Failure::invalid("nccl: " + problem) : told;
   }
   const ncclResult_t result = nccl().GetUniqueId(id);
   if (result != ncclSuccess) return nccl_failure(result, nullptr, "ncclGetUniqueId");
@@ -182,8 +161,7 @@ Failure follow(const db_store& store, const Identity& own, int32_t rank, int64_t
   if (failure.ok()) failure = fetch(store, "id", 0, deadline_ns, &answer);
   if (!failure.ok()) return failure;
   if (answer.empty() || answer[0] != kYes || answer.size() != 1 + sizeof(id->internal))
-    return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                         "nccl: " + answer.substr(std::min<size_t>(1, answer.size())));
+    return Failure::invalid("nccl: " + answer.substr(std::min<size_t>(1, answer.size())));
   std::memcpy(id->internal, answer.data() + 1, sizeof(id->internal));
   return {};
 }
@@ -216,9 +194,7 @@ ncclConfig_t make_config(const Settings& settings) {
 
 Failure connect(const db_communicator_params& params, const Settings& settings, int device,
                 ncclComm_t* comm) {
-  int64_t deadline_ns = 0;
-  if (__builtin_add_overflow(now_ns(), params.default_timeout_ns, &deadline_ns))
-    deadline_ns = INT64_MAX;
+  const int64_t deadline_ns = deadline_after(params.default_timeout_ns);
   choose_interface(params);
   ncclUniqueId id{};
   if (params.size == 1) {
@@ -246,15 +222,8 @@ Failure connect(const db_communicator_params& params, const Settings& settings, 
 
 Failure wait_until_ready(ncclComm_t comm, const std::string& what, int64_t deadline_ns,
                          int64_t timeout_ns) {
-  constexpr timespec kPause = {0, 200'000};
-  ncclResult_t state = ncclInProgress;
-  for (;;) {
-    const ncclResult_t result = nccl().CommGetAsyncError(comm, &state);
-    if (result != ncclSuccess) state = result;
-    if (state == ncclSuccess) return {};
-    if (state != ncclInProgress || now_ns() > deadline_ns) break;
-    nanosleep(&kPause, nullptr);
-  }
+  const ncclResult_t state = await_state(comm, deadline_ns);
+  if (state == ncclSuccess) return {};
   Failure failure = state != ncclInProgress
                         ? nccl_failure(state, comm, what)
                         : Failure::make(DB_ERR_TIMEOUT,

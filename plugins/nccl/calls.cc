@@ -74,12 +74,6 @@ void write_scalar(db_dtype dtype, double scale, void* bytes) {
   }
 }
 
-uint64_t before(const uint64_t* counts, int32_t rank) {
-  uint64_t total = 0;
-  for (int32_t i = 0; i < rank; ++i) total += counts[i];
-  return total;
-}
-
 // Launches one operation. After a failed step, every further step does nothing.
 class Calls {
  public:
@@ -104,6 +98,18 @@ class Calls {
     body();
     check(nccl().GroupEnd());
   }
+  // Makes one group of body(rank, begin, count) for each part of recv_counts, in elements.
+  template <class Body>
+  void each_part(const Body& body) {
+    group([&] {
+      uint64_t begin = 0;
+      for (int32_t rank = 0; rank < context_.size && failure_.ok(); ++rank) {
+        const uint64_t count = op_.recv_counts[rank];
+        if (count != 0) body(rank, begin, count);
+        begin += count;
+      }
+    });
+  }
   void send(const char* from, uint64_t count, int32_t peer) {
     if (failure_.ok() && count != 0)
       check(
@@ -126,7 +132,7 @@ class Calls {
 
   ncclRedOp_t combine();
   void all_gather_v();
-  void reduce_scatter_v();
+  void reduce_scatter_v(ncclRedOp_t how);
   void all_to_all();
   void gather();
   void scatter();
@@ -147,37 +153,20 @@ ncclRedOp_t Calls::combine() {
 }
 
 void Calls::all_gather_v() {
-  group([&] {
-    uint64_t begin = 0;
-    for (int32_t root = 0; root < context_.size && failure_.ok(); ++root) {
-      const uint64_t count = op_.recv_counts[root];
-      if (count != 0)
-        check(nccl().Broadcast(root == context_.rank ? op_.send : out(begin), out(begin),
-                               count * op_.element, ncclUint8, root, context_.comm,
-                               context_.stream));
-      begin += count;
-    }
+  each_part([&](int32_t root, uint64_t begin, uint64_t count) {
+    check(nccl().Broadcast(root == context_.rank ? op_.send : out(begin), out(begin),
+                           count * op_.element, ncclUint8, root, context_.comm, context_.stream));
   });
 }
 
-void Calls::reduce_scatter_v() {
-  const ncclRedOp_t how = combine();
-  group([&] {
-    uint64_t begin = 0;
-    for (int32_t root = 0; root < context_.size && failure_.ok(); ++root) {
-      const uint64_t count = op_.recv_counts[root];
-      if (count != 0)
-        check(nccl().Reduce(in(begin), op_.recv, count, datatype(op_.dtype), how, root,
-                            context_.comm, context_.stream));
-      begin += count;
-    }
+void Calls::reduce_scatter_v(ncclRedOp_t how) {
+  each_part([&](int32_t root, uint64_t begin, uint64_t count) {
+    check(nccl().Reduce(in(begin), op_.recv, count, datatype(op_.dtype), how, root, context_.comm,
+                        context_.stream));
   });
 }
 
 void Calls::all_to_all() {
-  const bool uneven = op_.send_counts != nullptr;
-  const auto sent = [&](int32_t r) { return uneven ? op_.send_counts[r] : op_.count; };
-  const auto taken = [&](int32_t r) { return uneven ? op_.recv_counts[r] : op_.count; };
   const char* from = in(0);
   // Arriving data must not overwrite data that has not been sent yet.
   if (op_.in_place && context_.size > 1) {
@@ -188,21 +177,22 @@ void Calls::all_to_all() {
     copy(resources_->scratch, from, op_.send_size);
     from = static_cast<const char*>(resources_->scratch);
   } else if (!op_.in_place) {
-    const uint64_t here = uneven ? before(op_.recv_counts, context_.rank)
-                                 : op_.count * static_cast<uint64_t>(context_.rank);
-    const uint64_t there = uneven ? before(op_.send_counts, context_.rank) : here;
-    copy(out(here), in(there), sent(context_.rank));
+    copy(out(0) + part_offset(op_, op_.recv_counts, context_.rank),
+         from + part_offset(op_, op_.send_counts, context_.rank),
+         part_size(op_, op_.send_counts, context_.rank));
   }
   if (context_.size == 1) return;
   group([&] {
     uint64_t leaving = 0, arriving = 0;
     for (int32_t peer = 0; peer < context_.size; ++peer) {
+      const uint64_t sent = part_size(op_, op_.send_counts, peer);
+      const uint64_t taken = part_size(op_, op_.recv_counts, peer);
       if (peer != context_.rank) {
-        send(from + leaving * op_.element, sent(peer), peer);
-        receive(out(arriving), taken(peer), peer);
+        send(from + leaving * op_.element, sent, peer);
+        receive(out(arriving), taken, peer);
       }
-      leaving += sent(peer);
-      arriving += taken(peer);
+      leaving += sent;
+      arriving += taken;
     }
   });
 }
@@ -234,28 +224,21 @@ void Calls::scatter() {
 Failure Calls::run() {
   const ncclDataType_t type = datatype(op_.dtype);
   const uint64_t bytes = op_.count * op_.element;
+  const ncclRedOp_t how = is_reducing(op_.kind) ? combine() : ncclSum;
+  if (!failure_.ok()) return failure_;
   switch (op_.kind) {
-    case DB_ALL_REDUCE: {
-      const ncclRedOp_t how = combine();
-      if (failure_.ok())
-        check(nccl().AllReduce(op_.send, op_.recv, op_.count, type, how, context_.comm,
-                               context_.stream));
+    case DB_ALL_REDUCE:
+      check(nccl().AllReduce(op_.send, op_.recv, op_.count, type, how, context_.comm,
+                             context_.stream));
       break;
-    }
-    case DB_REDUCE: {
-      const ncclRedOp_t how = combine();
-      if (failure_.ok())
-        check(nccl().Reduce(op_.send, op_.recv, op_.count, type, how, op_.root_or_peer,
-                            context_.comm, context_.stream));
+    case DB_REDUCE:
+      check(nccl().Reduce(op_.send, op_.recv, op_.count, type, how, op_.root_or_peer, context_.comm,
+                          context_.stream));
       break;
-    }
-    case DB_REDUCE_SCATTER: {
-      const ncclRedOp_t how = combine();
-      if (failure_.ok())
-        check(nccl().ReduceScatter(op_.send, op_.recv, op_.count, type, how, context_.comm,
-                                   context_.stream));
+    case DB_REDUCE_SCATTER:
+      check(nccl().ReduceScatter(op_.send, op_.recv, op_.count, type, how, context_.comm,
+                                 context_.stream));
       break;
-    }
     case DB_BROADCAST:
       check(nccl().Broadcast(is_root() ? op_.send : op_.recv, op_.recv, bytes, ncclUint8,
                              op_.root_or_peer, context_.comm, context_.stream));
@@ -271,7 +254,7 @@ Failure Calls::run() {
       all_gather_v();
       break;
     case DB_REDUCE_SCATTER_V:
-      reduce_scatter_v();
+      reduce_scatter_v(how);
       break;
     case DB_GATHER:
       gather();

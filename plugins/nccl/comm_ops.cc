@@ -49,13 +49,9 @@ Failure OpQueue::drain(Lock& lock, const char* what, int64_t deadline_ns, int64_
 // where ncclInProgress is meant. The parent's state tells.
 Failure OpQueue::finish_child(Lock& lock, const char* what, ncclResult_t state, int64_t deadline_ns,
                               int64_t timeout_ns) {
-  const auto ask = [](ncclComm_t comm) {
-    ncclResult_t answer = ncclSuccess;
-    return nccl().CommGetAsyncError(comm, &answer) == ncclSuccess ? answer : ncclInternalError;
-  };
   const bool in_time = wait_while(lock, deadline_ns, [&] {
     if (failed_ && !shrinking_) return false;
-    if (state == ncclSuccess || state == ncclInProgress) state = ask(context_.comm);
+    if (state == ncclSuccess || state == ncclInProgress) state = state_of(context_.comm);
     return state == ncclInProgress;
   });
   Failure failure;
@@ -71,7 +67,7 @@ Failure OpQueue::finish_child(Lock& lock, const char* what, ncclResult_t state, 
 }
 
 Failure OpQueue::split(int32_t color, int32_t key, int64_t timeout_ns, ncclComm_t* child) {
-  const int64_t deadline_ns = now_ns() + timeout_ns;
+  const int64_t deadline_ns = deadline_after(timeout_ns);
   Lock lock(mutex_);
   Failure failure = drain(lock, "split", deadline_ns, timeout_ns);
   if (!failure.ok()) return failure;
@@ -87,7 +83,7 @@ Failure OpQueue::split(int32_t color, int32_t key, int64_t timeout_ns, ncclComm_
 
 Failure OpQueue::shrink(std::vector<int> excluded, bool aborts, int64_t timeout_ns,
                         ncclComm_t* child) {
-  const int64_t deadline_ns = now_ns() + timeout_ns;
+  const int64_t deadline_ns = deadline_after(timeout_ns);
   Lock lock(mutex_);
   if (failed_) return failure_;
   if (aborts) {
@@ -129,7 +125,7 @@ Failure OpQueue::settle(Lock& lock, int64_t deadline_ns) {
 
 Failure OpQueue::register_buffer(void* buffer, uint64_t bytes, int64_t timeout_ns, void** handle) {
   Lock lock(mutex_);
-  Failure failure = settle(lock, now_ns() + timeout_ns);
+  Failure failure = settle(lock, deadline_after(timeout_ns));
   if (!failure.ok()) return failure;
   const OnDevice on_device(device_);
   const ncclResult_t result = nccl().CommRegister(context_.comm, buffer, bytes, handle);
@@ -141,7 +137,7 @@ Failure OpQueue::register_buffer(void* buffer, uint64_t bytes, int64_t timeout_n
 
 Failure OpQueue::deregister_buffer(void* handle, int64_t timeout_ns) {
   Lock lock(mutex_);
-  Failure failure = settle(lock, now_ns() + timeout_ns);
+  Failure failure = settle(lock, deadline_after(timeout_ns));
   if (failed_) return {};  // ncclCommAbort ends all registrations
   if (!failure.ok()) return failure;
   const OnDevice on_device(device_);

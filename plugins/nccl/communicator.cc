@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -40,22 +38,6 @@ const Communicator& of(const db_communicator* communicator) {
   return *static_cast<const Communicator*>(communicator);
 }
 
-// No exception crosses the ABI; only memory and threads can run out here.
-template <class Body>
-db_status guarded(db_error* error, const Body& body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return report(DB_ERR_NO_MEMORY, "nccl: out of memory", error);
-  } catch (const std::system_error& e) {
-    return report(
-        Failure::make(DB_ERR_SYSTEM, std::string("nccl: ") + e.what(), 0, -1, e.code().value()),
-        error);
-  } catch (const std::exception& e) {
-    return report(DB_ERR_INTERNAL, std::string("nccl: ") + e.what(), error);
-  }
-}
-
 // A better message than "unsupported" for programs with tensors on the CPU.
 Failure refuse_host_memory(const db_op& op) {
   std::string what = kind_name(op.kind);
@@ -67,8 +49,6 @@ Failure refuse_host_memory(const db_op& op) {
 }
 
 db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
-  if (op == nullptr || score == nullptr || !DB_HAS(op, db_op, memory))
-    return DB_ERR_INVALID_ARGUMENT;
   *score = score_of(*op);
   return DB_OK;
 }
@@ -76,7 +56,7 @@ db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
 db_status submit(db_communicator* communicator, const db_op* raw, db_request** request,
                  db_error* error) {
   *request = nullptr;
-  return guarded(error, [&] {
+  return guarded("nccl: ", error, [&] {
     const Communicator& self = of(communicator);
     Op op;
     const Failure invalid =
@@ -91,23 +71,23 @@ db_status submit(db_communicator* communicator, const db_op* raw, db_request** r
 }
 
 db_status test(db_request* request, db_error* error) {
-  return guarded(error, [&] { return OpQueue::test(request, error); });
+  return guarded("nccl: ", error, [&] { return OpQueue::test(request, error); });
 }
 
 db_status wait_host(db_request* request, int64_t timeout_ns, db_error* error) {
-  return guarded(error, [&] { return OpQueue::wait(request, timeout_ns, error); });
+  return guarded("nccl: ", error, [&] { return OpQueue::wait(request, timeout_ns, error); });
 }
 
 db_status wait_stream(db_request* request, void* stream, db_error* error) {
-  return guarded(error, [&] {
+  return guarded("nccl: ", error, [&] {
     return OpQueue::wait_stream(request, static_cast<cudaStream_t>(stream), error);
   });
 }
 
 void release(db_request* request) {
-  guarded(nullptr, [&] {
+  guarded("nccl: ", nullptr, [&]() -> Failure {
     OpQueue::release(request);
-    return db_status{DB_OK};
+    return {};
   });
 }
 
@@ -134,26 +114,25 @@ Failure open(const Setup& setup, ncclComm_t comm, db_communicator** result) {
   return failure;
 }
 
-// The last step of split and shrink: part, if not NULL, becomes the result.
-db_status adopt(const Communicator& self, Failure failure, ncclComm_t child, const char* what,
-                db_communicator** result, db_error* error) {
+// The last step of split and shrink: child, if not NULL, becomes the result.
+Failure adopt(const Communicator& self, Failure failure, ncclComm_t child, const char* what,
+              db_communicator** result) {
+  if (!failure.ok() || child == nullptr) return failure;
   const int64_t timeout_ns = self.setup.timeout_ns;
-  if (failure.ok() && child != nullptr) {
-    failure = wait_until_ready(child, what, now_ns() + timeout_ns, timeout_ns);
-    if (failure.ok()) failure = open(self.setup, child, result);
-    if (!failure.ok()) self.queue->fail(failure);
-  }
-  return report(failure, error);
+  failure = wait_until_ready(child, what, deadline_after(timeout_ns), timeout_ns);
+  if (failure.ok()) failure = open(self.setup, child, result);
+  if (!failure.ok()) self.queue->fail(failure);
+  return failure;
 }
 
 db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
                 db_error* error) {
   *result = nullptr;
-  return guarded(error, [&] {
+  return guarded("nccl: ", error, [&] {
     const Communicator& self = of(communicator);
     ncclComm_t child = nullptr;
     const Failure failure = self.queue->split(color, key, self.setup.timeout_ns, &child);
-    return adopt(self, failure, child, "split", result, error);
+    return adopt(self, failure, child, "split", result);
   });
 }
 
@@ -161,7 +140,7 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
 Failure check_excluded(const Communicator& self, const int32_t* excluded, uint64_t count,
                        uint64_t flags, std::vector<int>* ranks) {
   const auto invalid = [](const std::string& text) {
-    return Failure::make(DB_ERR_INVALID_ARGUMENT, "nccl: shrink: " + text);
+    return Failure::invalid("nccl: shrink: " + text);
   };
   if ((flags & ~uint64_t{DB_SHRINK_ABORT}) != 0)
     return invalid("unknown flags " + std::to_string(flags));
@@ -186,33 +165,33 @@ Failure check_excluded(const Communicator& self, const int32_t* excluded, uint64
 db_status shrink(db_communicator* communicator, const int32_t* excluded, uint64_t excluded_count,
                  uint64_t flags, db_communicator** result, db_error* error) {
   *result = nullptr;
-  return guarded(error, [&] {
+  return guarded("nccl: ", error, [&] {
     const Communicator& self = of(communicator);
     std::vector<int> ranks;
     Failure failure = check_excluded(self, excluded, excluded_count, flags, &ranks);
-    if (!failure.ok()) return report(failure, error);
+    if (!failure.ok()) return failure;
     ncclComm_t child = nullptr;
     failure = self.queue->shrink(std::move(ranks), (flags & DB_SHRINK_ABORT) != 0,
                                  self.setup.timeout_ns, &child);
-    return adopt(self, failure, child, "shrink", result, error);
+    return adopt(self, failure, child, "shrink", result);
   });
 }
 
 db_status add_registration(db_communicator* communicator, void* buffer, uint64_t bytes,
                            void** handle, db_error* error) {
   *handle = nullptr;
-  return guarded(error, [&] {
+  return guarded("nccl: ", error, [&] {
     const Communicator& self = of(communicator);
     if (buffer == nullptr || bytes == 0)
-      return report(DB_ERR_INVALID_ARGUMENT, "nccl: cannot register an empty buffer", error);
-    return report(self.queue->register_buffer(buffer, bytes, self.setup.timeout_ns, handle), error);
+      return Failure::invalid("nccl: cannot register an empty buffer");
+    return self.queue->register_buffer(buffer, bytes, self.setup.timeout_ns, handle);
   });
 }
 
 db_status remove_registration(db_communicator* communicator, void* handle, db_error* error) {
-  return guarded(error, [&] {
+  return guarded("nccl: ", error, [&] {
     const Communicator& self = of(communicator);
-    return report(self.queue->deregister_buffer(handle, self.setup.timeout_ns), error);
+    return self.queue->deregister_buffer(handle, self.setup.timeout_ns);
   });
 }
 
@@ -264,38 +243,34 @@ Failure choose_device(const db_communicator_params& params, int* device) {
   // A launcher may have made only its own GPU visible to each rank.
   if (!told && devices == 1) *device = 0;
   if (*device >= 0 && *device < devices) return {};
-  return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                       "nccl: rank " + std::to_string(params.rank) + " needs CUDA device " +
-                           std::to_string(*device) + ", but this process sees " +
-                           std::to_string(devices) + visible_devices() +
-                           ": fewer GPUs than ranks. Start at most " + std::to_string(devices) +
-                           " processes on this machine, make more GPUs visible, or use gloo_cpu");
+  return Failure::invalid("nccl: rank " + std::to_string(params.rank) + " needs CUDA device " +
+                          std::to_string(*device) + ", but this process sees " +
+                          std::to_string(devices) + visible_devices() +
+                          ": fewer GPUs than ranks. Start at most " + std::to_string(devices) +
+                          " processes on this machine, make more GPUs visible, or use gloo_cpu");
 }
 
 }  // namespace
 
-db_status create_communicator(const db_communicator_params& params, const Settings& settings,
-                              db_communicator** result, db_error* error) {
-  return guarded(error, [&] {
-    Failure failure = check_single_nccl();
-    Setup setup{0, params.default_timeout_ns, settings};
-    if (failure.ok()) failure = choose_device(params, &setup.device);
-    if (!failure.ok()) return report(failure, error);
-    const OnDevice on_device(setup.device);
-    const int64_t began = now_ns();
-    ncclComm_t comm = nullptr;
-    failure = connect(params, setup.settings, setup.device, &comm);
-    if (failure.ok()) failure = open(setup, comm, result);
-    if (!failure.ok()) return report(failure, error);
-    if (params.host != nullptr && params.host->log != nullptr) {
-      const std::string text = "connected " + std::to_string(params.size) + " ranks in " +
-                               std::to_string((now_ns() - began) / 1000) +
-                               " us, this one on CUDA device " + std::to_string(setup.device) +
-                               "; " + describe(libraries());
-      params.host->log(params.host->context, DB_LOG_INFO, "nccl", text.c_str());
-    }
-    return db_status{DB_OK};
-  });
+Failure create_communicator(const db_communicator_params& params, const Settings& settings,
+                            db_communicator** result) {
+  Failure failure = check_single_nccl();
+  Setup setup{0, params.default_timeout_ns, settings};
+  if (failure.ok()) failure = choose_device(params, &setup.device);
+  if (!failure.ok()) return failure;
+  const OnDevice on_device(setup.device);
+  const int64_t began = now_ns();
+  ncclComm_t comm = nullptr;
+  failure = connect(params, setup.settings, setup.device, &comm);
+  if (failure.ok()) failure = open(setup, comm, result);
+  if (failure.ok() && params.host != nullptr && params.host->log != nullptr) {
+    const std::string text = "connected " + std::to_string(params.size) + " ranks in " +
+                             std::to_string((now_ns() - began) / 1000) +
+                             " us, this one on CUDA device " + std::to_string(setup.device) + "; " +
+                             describe(libraries());
+    params.host->log(params.host->context, DB_LOG_INFO, "nccl", text.c_str());
+  }
+  return failure;
 }
 
 }  // namespace db::nccl

@@ -8,8 +8,8 @@
 
 namespace db::nccl {
 
-// create of the ABI, on validated params.
-db_status create_communicator(const db_communicator_params& params, const Settings& settings,
-                              db_communicator** result, db_error* error);
+// create of the ABI, on validated params. *result is set on success only.
+Failure create_communicator(const db_communicator_params& params, const Settings& settings,
+                            db_communicator** result);
 
 }  // namespace db::nccl

@@ -3,13 +3,12 @@
 #include <time.h>
 
 #include <chrono>
-#include <condition_variable>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <system_error>
-#include <thread>
 
 #include "common/op.h"
+#include "common/thread.h"
 #include "nccl/library.h"
 
 namespace db::nccl {
@@ -85,42 +84,42 @@ namespace {
 // For ncclCommFinalize. It takes a few milliseconds if the peers close their communicators too.
 constexpr int64_t kFinalizeLimitNs = 2'000'000'000;
 
-struct Progress {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool ended = false;
-};
-
 }  // namespace
 
-bool abort_communicator(ncclComm_t comm) {
-  const auto progress = std::make_shared<Progress>();
-  const auto end = [progress, comm] {
-    nccl().CommAbort(comm);
-    {
-      const std::lock_guard lock(progress->mutex);
-      progress->ended = true;
-    }
-    progress->changed.notify_all();
-  };
-  try {
-    std::thread(end).detach();
-  } catch (const std::system_error&) {  // the thread cannot be created
-    end();
+ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t result = nccl().CommGetAsyncError(comm, &state);
+  return result != ncclSuccess ? result : state;
+}
+
+ncclResult_t await_state(ncclComm_t comm, int64_t deadline_ns) {
+  constexpr timespec kPause = {0, 200'000};
+  ncclResult_t state = state_of(comm);
+  while (state == ncclInProgress && now_ns() < deadline_ns) {
+    nanosleep(&kPause, nullptr);
+    state = state_of(comm);
   }
-  std::unique_lock lock(progress->mutex);
-  return progress->changed.wait_for(lock, std::chrono::nanoseconds(kAbortLimitNs),
-                                    [&] { return progress->ended; });
+  return state;
+}
+
+bool abort_communicator(ncclComm_t comm) {
+  const auto ended = std::make_shared<std::promise<void>>();
+  const auto abort = [comm, ended] {
+    nccl().CommAbort(comm);
+    ended->set_value();
+  };
+  const std::future<void> end = ended->get_future();
+  try {
+    start_thread(abort).detach();
+  } catch (const std::system_error&) {  // the thread cannot be created
+    abort();
+  }
+  return end.wait_for(std::chrono::nanoseconds(kAbortLimitNs)) == std::future_status::ready;
 }
 
 bool close_communicator(ncclComm_t comm) {
-  constexpr timespec kPause = {0, 200'000};
-  const int64_t deadline_ns = now_ns() + kFinalizeLimitNs;
   ncclResult_t state = nccl().CommFinalize(comm);
-  while (state == ncclInProgress && now_ns() < deadline_ns) {
-    nanosleep(&kPause, nullptr);
-    if (nccl().CommGetAsyncError(comm, &state) != ncclSuccess) break;
-  }
+  if (state == ncclInProgress) state = await_state(comm, now_ns() + kFinalizeLimitNs);
   if (state != ncclSuccess) return abort_communicator(comm);
   nccl().CommDestroy(comm);
   return true;

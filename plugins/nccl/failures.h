@@ -18,6 +18,11 @@ Failure nccl_failure(ncclResult_t result, ncclComm_t comm, const std::string& wh
 // bytes of device memory that what needs and cannot get; 0: NCCL does not report how many.
 Failure no_memory(uint64_t bytes, const std::string& what);
 
+// The state of comm: an asynchronous error, ncclInProgress or ncclSuccess.
+ncclResult_t state_of(ncclComm_t comm);
+// The same, once it is no longer ncclInProgress or the deadline has passed.
+ncclResult_t await_state(ncclComm_t comm, int64_t deadline_ns);
+
 // Aborting and closing NCCL communicators. [any-thread]; comm must not be used afterwards.
 
 // How long to wait for ncclCommAbort before leaving it running.

@@ -2,12 +2,14 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace db::nccl {
@@ -17,30 +19,17 @@ namespace db::nccl {
 
 namespace {
 
-std::string real_path(const char* path) {
-  char* const resolved = realpath(path, nullptr);
-  std::string text = resolved != nullptr ? resolved : path;
-  std::free(resolved);
-  return text;
+namespace fs = std::filesystem;
+
+std::string real_path(const fs::path& path) {
+  std::error_code error;
+  const fs::path resolved = fs::canonical(path, error);
+  return error ? path : resolved;
 }
 
-std::string file_name(std::string_view path) {
-  return std::string(path.substr(path.rfind('/') + 1));
-}
-
-struct Search {
-  const std::string& prefix;
-  std::vector<std::string> found;
-};
-
-int visit(dl_phdr_info* info, size_t, void* data) {
-  auto& search = *static_cast<Search*>(data);
-  if (info->dlpi_name == nullptr || file_name(info->dlpi_name).rfind(search.prefix, 0) != 0)
-    return 0;
-  const std::string path = real_path(info->dlpi_name);
-  if (std::find(search.found.begin(), search.found.end(), path) == search.found.end())
-    search.found.push_back(path);
-  return 0;
+bool is_there(const fs::path& file) {
+  std::error_code ignored;
+  return fs::exists(file, ignored);
 }
 
 // The path of an open library.
@@ -55,32 +44,18 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-std::vector<std::string> explicit_folders() {
-  std::vector<std::string> folders;
-  const std::string given = variable("COUPLER_NCCL_PATH");
-  std::string_view list = given;
-  while (!list.empty()) {
-    const std::string_view folder = list.substr(0, list.find(':'));
+std::vector<fs::path> explicit_folders() {
+  std::istringstream list(variable("COUPLER_NCCL_PATH"));
+  std::vector<fs::path> folders;
+  for (std::string folder; std::getline(list, folder, ':');)
     if (!folder.empty()) folders.emplace_back(folder);
-    list.remove_prefix(std::min(list.size(), folder.size() + 1));
-  }
   return folders;
 }
 
 // The folders in which pip puts NVIDIA's wheels.
-void add_wheels(const std::string& packages, std::vector<std::string>* folders) {
+void add_wheels(const fs::path& packages, std::vector<fs::path>* folders) {
   for (const char* const below : {"nccl", "cu13", "cuda_runtime"})
-    folders->push_back(packages + "/nvidia/" + below + "/lib");
-}
-
-std::string join(std::string folder, const std::string& name) {
-  folder.append("/").append(name);
-  return folder;
-}
-
-std::string parent(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return path.substr(0, slash == std::string::npos ? 0 : slash);
+    folders->push_back(packages / "nvidia" / below / "lib");
 }
 
 // The LibTorch that launched programs will use, found as in cli/machine/torch_info.cc.
@@ -93,15 +68,28 @@ std::string torch_root() {
   for (std::string at :
        {std::string(COUPLER_NCCL_TORCH_ROOT),
         (data.empty() ? variable("HOME") + "/.local/share" : data) + fetched, "/opt" + fetched}) {
-    if (access((at + "/lib/libtorch_cpu.so").c_str(), F_OK) == 0) return at;
+    if (is_there(at + "/lib/libtorch_cpu.so")) return at;
   }
 #endif
   return root;
 }
 
 // The real paths of loaded libraries whose file name begins with prefix ("libnccl.so"); each once.
-std::vector<std::string> loaded_libraries(const std::string& prefix) {
-  Search search{prefix, {}};
+std::vector<std::string> loaded_libraries(std::string_view prefix) {
+  struct Search {
+    std::string_view prefix;
+    std::vector<std::string> found;
+  } search{prefix, {}};
+  const auto visit = [](dl_phdr_info* info, size_t, void* data) {
+    auto& [wanted, found] = *static_cast<Search*>(data);
+    if (info->dlpi_name == nullptr) return 0;
+    const fs::path path = info->dlpi_name;
+    if (!path.filename().string().starts_with(wanted)) return 0;
+    std::string real = real_path(path);
+    if (std::find(found.begin(), found.end(), real) == found.end())
+      found.push_back(std::move(real));
+    return 0;
+  };
   dl_iterate_phdr(visit, &search);
   return search.found;
 }
@@ -109,53 +97,40 @@ std::vector<std::string> loaded_libraries(const std::string& prefix) {
 // The folders to search before the system's, in order: those of COUPLER_NCCL_PATH (ignored in
 // set-user-ID programs, like LD_LIBRARY_PATH), then those of pip's NVIDIA wheels next to LibTorch
 // (the loaded one, then the one that launched programs will load).
-std::vector<std::string> library_folders() {
-  std::vector<std::string> folders = explicit_folders();
-  for (const std::string& torch : loaded_libraries("libc10.so")) {
+std::vector<fs::path> library_folders() {
+  std::vector<fs::path> folders = explicit_folders();
+  for (const fs::path torch : loaded_libraries("libc10.so")) {
     // …/site-packages/torch/lib/libc10.so
-    const std::string packages = parent(parent(parent(torch)));
-    add_wheels(packages, &folders);
+    add_wheels(torch.parent_path().parent_path().parent_path(), &folders);
   }
   // A program without LibTorch, such as the launcher, searches on behalf of those that have it.
-  if (const std::string torch = torch_root(); !torch.empty()) add_wheels(parent(torch), &folders);
+  if (const fs::path torch = torch_root(); !torch.empty())
+    add_wheels(torch.parent_path(), &folders);
   return folders;
 }
 
-// The real path of the first of names in the folders of COUPLER_NCCL_PATH; "" if there is none.
-std::string explicit_library(const std::vector<std::string>& names) {
-  for (const std::string& folder : explicit_folders()) {
-    for (const std::string& name : names) {
-      const std::string file = join(folder, name);
-      if (access(file.c_str(), F_OK) == 0) return real_path(file.c_str());
-    }
-  }
-  return "";
+// The first of names that exists in the first folder that has one; empty if there is none.
+fs::path find_in(const std::vector<fs::path>& folders, const std::vector<std::string>& names) {
+  for (const fs::path& folder : folders)
+    for (const std::string& name : names)
+      if (is_there(folder / name)) return folder / name;
+  return {};
 }
 
 // Opens the first available library of names, already loaded or not. *path: its real path. On
-// failure the result is NULL and *problem, which was empty, is the reason. A library that exists
-// but cannot be opened ends the search.
+// failure the result is NULL and *problem, which was empty, is the reason.
 void* open_library(const std::vector<std::string>& names, std::string* path, std::string* problem) {
+  constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
   void* library = nullptr;
-  for (const std::string& name : names) {
-    library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    if (library != nullptr) break;
-  }
-  for (const std::string& folder : library_folders()) {
-    for (const std::string& name : names) {
-      if (library != nullptr) break;
-      const std::string file = join(folder, name);
-      if (access(file.c_str(), F_OK) != 0) continue;
-      library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library != nullptr) break;
-      *problem = dlerror();  // do not silently use another one instead
-      return nullptr;
+  for (const std::string& name : names)
+    if (library == nullptr) library = dlopen(name.c_str(), kFlags | RTLD_NOLOAD);
+  if (library == nullptr) {
+    // A file that cannot be opened ends the search: no other one is silently used instead.
+    const fs::path file = find_in(library_folders(), names);
+    for (const std::string& name : file.empty() ? names : std::vector{file.string()}) {
+      if (library == nullptr) library = dlopen(name.c_str(), kFlags);
+      if (library == nullptr && problem->empty()) *problem = dlerror();
     }
-  }
-  for (const std::string& name : names) {
-    if (library != nullptr) break;
-    library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr && problem->empty()) *problem = dlerror();
   }
   if (library == nullptr) return nullptr;
   problem->clear();
@@ -228,7 +203,8 @@ std::string count_devices(Libraries* found) {
 // Whether an NCCL other than the one the user chose is already loaded.
 std::string check_loaded_nccl(const std::vector<std::string>& names) {
   const std::vector<std::string> loaded = loaded_libraries(kNcclFile);
-  const std::string wanted = explicit_library(names);
+  const fs::path file = find_in(explicit_folders(), names);
+  const std::string wanted = file.empty() ? "" : real_path(file);
   if (loaded.empty() || wanted.empty() || loaded[0] == wanted) return "";
   return "another NCCL is already loaded in this process: " + loaded[0] +
          ", while COUPLER_NCCL_PATH has " + wanted +
@@ -248,17 +224,13 @@ std::string open_nccl(Libraries* found) {
 #define COUPLER_FILL(name, result, arguments) \
   fill(library, "nccl" #name, &found->nccl.name, &missing);
   COUPLER_NCCL_FUNCTIONS(COUPLER_FILL)
-#undef COUPLER_FILL
-  std::string lacking;  // unused: a missing function only disables an extension
-#define COUPLER_FILL(name, result, arguments) \
-  fill(library, "nccl" #name, &found->nccl.name, &lacking);
-  COUPLER_NCCL_OPTIONAL(COUPLER_FILL)
-#undef COUPLER_FILL
   if (found->nccl.GetVersion != nullptr) found->nccl.GetVersion(&found->nccl_version);
   if (found->nccl_version < kOldestNccl || !missing.empty())
     return found->nccl_path + " is NCCL " + nccl_text(found->nccl_version) + "; " +
            nccl_text(kOldestNccl) + " or newer is needed" +
            (missing.empty() ? "" : " (it lacks " + missing + ")");
+  COUPLER_NCCL_OPTIONAL(COUPLER_FILL)  // a missing function only disables an extension
+#undef COUPLER_FILL
   return check_single_nccl().message;
 }
 

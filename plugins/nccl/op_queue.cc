@@ -1,14 +1,13 @@
 #include "nccl/op_queue.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <string>
 
+#include "common/thread.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
 
@@ -78,17 +77,7 @@ Failure OpQueue::open(const Settings& settings) {
   if (error == cudaSuccess)
     error = cuda().MemsetAsync(context_.token, 0, sizeof(int32_t), context_.stream);
   if (error != cudaSuccess) return cuda_failure(error, "creating a communicator");
-  // Blocks all signals in the watcher, so that they go to the program's own threads.
-  sigset_t every, before;
-  sigfillset(&every);
-  pthread_sigmask(SIG_SETMASK, &every, &before);
-  try {
-    watcher_ = std::thread([this] { watch(); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  watcher_ = start_thread([this] { watch(); });
   return {};
 }
 
@@ -202,9 +191,7 @@ void OpQueue::advance() {
   const OnDevice on_device(device_);
   while (!failed_) {
     if (!launching_.empty()) {
-      ncclResult_t state = ncclSuccess;
-      const ncclResult_t result = nccl().CommGetAsyncError(context_.comm, &state);
-      if (result != ncclSuccess) state = result;
+      const ncclResult_t state = state_of(context_.comm);
       if (state == ncclInProgress) return;
       if (state != ncclSuccess)
         return fail_locked(nccl_failure(
@@ -314,37 +301,43 @@ db_status OpQueue::test(db_request* handle, db_error* error) {
   return request.owner->step(&request, error);
 }
 
-db_status OpQueue::wait(db_request* handle, int64_t timeout_ns, db_error* error) {
-  Request& request = Request::of(handle);
-  OpQueue& self = *request.owner;
+// Returns DB_IN_PROGRESS when ends(), called with the lock and the time waited, is true.
+template <class Ends>
+db_status OpQueue::wait_until(Request* request, const Ends& ends, db_error* error) {
   const int64_t began = now_ns();
   for (;; pause_since(began)) {
-    const Lock lock(self.mutex_);
-    const db_status status = self.step(&request, error);
+    const Lock lock(mutex_);
+    const db_status status = step(request, error);
     if (status != DB_IN_PROGRESS) return status;
     const int64_t now = now_ns();
-    if (!self.failed_ && now > request.op.deadline_ns) self.time_out(request.op);
-    if (timeout_ns >= 0 && now - began >= timeout_ns)
-      return report(DB_ERR_TIMEOUT,
-                    "nccl: " + describe(request.op) + " is not complete after " +
-                        std::to_string(timeout_ns / 1'000'000) + " ms of waiting; it continues",
-                    error);
+    if (!failed_ && now > request->op.deadline_ns) time_out(request->op);
+    if (ends(now - began)) return status;
   }
+}
+
+db_status OpQueue::wait(db_request* handle, int64_t timeout_ns, db_error* error) {
+  Request& request = Request::of(handle);
+  const auto ends = [&](int64_t waited) { return timeout_ns >= 0 && waited >= timeout_ns; };
+  const db_status status = request.owner->wait_until(&request, ends, error);
+  if (status != DB_IN_PROGRESS) return status;
+  return report(DB_ERR_TIMEOUT,
+                "nccl: " + describe(request.op) + " is not complete after " +
+                    std::to_string(timeout_ns / 1'000'000) + " ms of waiting; it continues",
+                error);
 }
 
 db_status OpQueue::wait_stream(db_request* handle, cudaStream_t stream, db_error* error) {
   Request& request = Request::of(handle);
   OpQueue& self = *request.owner;
-  const int64_t began = now_ns();
-  // Returns at once, unless ranks have to be connected for the first time.
-  for (;; pause_since(began)) {
-    const Lock lock(self.mutex_);
-    const db_status status = self.step(&request, error);
-    if (status != DB_IN_PROGRESS) return status;
-    if (self.failed_) return report(self.failure_, error);
-    if (request.stage == Stage::kLaunched) break;
-    if (now_ns() > request.op.deadline_ns) self.time_out(request.op);
-  }
+  bool failed = false;
+  // At once, unless ranks have to be connected for the first time.
+  const auto ends = [&](int64_t) {
+    failed = self.failed_;
+    return failed || request.stage == Stage::kLaunched;
+  };
+  const db_status status = self.wait_until(&request, ends, error);
+  if (status != DB_IN_PROGRESS) return status;
+  if (failed) return self.async_error(error);
   // Without the lock, as in submit(); the request owns the event until release().
   const OnDevice on_device(self.device_);
   const cudaError_t problem = cuda().StreamWaitEvent(stream, request.done, 0);
@@ -399,9 +392,7 @@ void OpQueue::check_deadlines(int64_t now) {
 
 void OpQueue::check_async_error() {
   if (failed_ || !launching_.empty()) return;
-  ncclResult_t state = ncclSuccess;
-  const ncclResult_t result = nccl().CommGetAsyncError(context_.comm, &state);
-  if (result != ncclSuccess) state = result;
+  const ncclResult_t state = state_of(context_.comm);
   if (state == ncclSuccess || state == ncclInProgress) return;  // the latter: split() is running
   const std::string where =
       first_ != nullptr ? " during " + describe(first_->op) : " between operations";

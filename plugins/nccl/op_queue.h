@@ -92,6 +92,8 @@ class OpQueue {
   db_status step(Request* request, db_error* error);
   void end_all();
 
+  template <class Ends>
+  db_status wait_until(Request* request, const Ends& ends, db_error* error);
   template <class Busy>
   bool wait_while(Lock& lock, int64_t deadline_ns, const Busy& busy);
   Failure drain(Lock& lock, const char* what, int64_t deadline_ns, int64_t timeout_ns);

@@ -21,12 +21,6 @@ constexpr db_option kOptions[] = {
                   "The network that NCCL uses between machines: IB, Socket, or the name of an NCCL "
                   "plugin. Empty: NCCL's choice."),
 };
-constexpr auto kDefaults = pointers_to(kOptions);
-
-const db_option* const* default_options(uint64_t* count) {
-  if (count != nullptr) *count = kDefaults.size();
-  return kDefaults.data();
-}
 
 db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_capacity) {
   try {
@@ -42,52 +36,28 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_ca
   }
 }
 
-Failure read_settings(const db_communicator_params& params, Settings* settings) {
-  Options options;
-  Failure failure = Options::parse(kDefaults.data(), kDefaults.size(), params.options,
-                                   params.option_count, &options);
+Failure read_settings(const Options& options, Settings* settings) {
   int64_t max_ctas = 0;
-  if (failure.ok()) failure = read_number(options, "max_ctas", 0, 64, &max_ctas);
-  if (!failure.ok()) return failure;
+  Failure failure = read_number(options, "max_ctas", 0, 64, &max_ctas);
   settings->high_priority = options.boolean("high_priority_stream");
   settings->max_ctas = static_cast<int32_t>(max_ctas);
   settings->network = options.string("network");
-  return {};
-}
-
-Failure check(const db_communicator_params& params) {
-  const std::string place =
-      "nccl: rank " + std::to_string(params.rank) + " of " + std::to_string(params.size);
-  if (params.size < 1 || params.rank < 0 || params.rank >= params.size)
-    return Failure::make(DB_ERR_INVALID_ARGUMENT, place + ": ranks go from 0 to size - 1");
-  if (params.default_timeout_ns <= 0)
-    return Failure::make(DB_ERR_INVALID_ARGUMENT, "nccl: default_timeout_ns must be positive");
-  if (params.size > 1 && params.store == nullptr)
-    return Failure::make(DB_ERR_INVALID_ARGUMENT, place + ": store is NULL");
-  return {};
+  return failure;
 }
 
 db_status create(const db_communicator_params* params, db_communicator** result, db_error* error) {
-  if (result != nullptr) *result = nullptr;
-  if (params == nullptr || result == nullptr ||
-      !DB_HAS(params, db_communicator_params, interface_name))
-    return report(DB_ERR_INVALID_ARGUMENT,
-                  "nccl: create: params or result is NULL, or params.struct_size is too small",
-                  error);
-  try {
+  return guarded("nccl: ", error, [&] {
+    Options options;
     Settings settings;
-    Failure failure = read_settings(*params, &settings);
-    if (failure.ok()) failure = check(*params);
+    Failure failure = read_params(kPointersTo<kOptions>.data(), kPointersTo<kOptions>.size(),
+                                  params, result, &options);
+    if (failure.ok()) failure = read_settings(options, &settings);
     if (failure.ok() && !libraries().problem.empty())
       failure = Failure::make(DB_ERR_UNSUPPORTED, "nccl: " + libraries().problem);
-    if (!failure.ok()) return report(failure, error);
-    return create_communicator(*params, settings, result, error);
-  } catch (const std::exception&) {
-    return report(DB_ERR_NO_MEMORY, "nccl: create: out of memory", error);
-  }
+    if (failure.ok()) failure = create_communicator(*params, settings, result);
+    return failure;
+  });
 }
-
-const void* get_extension(const char*) { return nullptr; }
 
 constexpr DistributedBackend kBackend = {
     sizeof(DistributedBackend),
@@ -98,9 +68,9 @@ constexpr DistributedBackend kBackend = {
     "NVIDIA GPUs: CUDA tensors over NCCL, ordered by CUDA streams.",
     DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_STREAM_ORDERED | DB_CAP_CUDA_MEMORY,
     probe,
-    default_options,
+    default_options<kOptions>,
     create,
-    get_extension};
+    nullptr};  // get_extension
 
 }  // namespace
 }  // namespace db::nccl
