@@ -1,10 +1,9 @@
 #include "common/serial_queue.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
+
+#include "common/thread.h"
 
 namespace db {
 namespace {
@@ -45,11 +44,7 @@ db_status SerialQueue::submit(Op& op, db_request** request, db_error* error) {
   *request = nullptr;
   if (failed()) return dead(error);
   op.sequence = ++sequence_;
-  if (op.blocking) {
-    Failure failure;
-    const db_status status = run_inline(op, &failure);
-    return status == DB_OK ? DB_OK : report(failure, error);
-  }
+  if (op.blocking) return report(run_inline(op), error);
   Request* const r = take_request();
   r->op = op;
   keep_counts(&r->op, size_, &r->counts);
@@ -58,7 +53,7 @@ db_status SerialQueue::submit(Op& op, db_request** request, db_error* error) {
   return DB_IN_PROGRESS;
 }
 
-db_status SerialQueue::run_inline(Op& op, Failure* failure) {
+Failure SerialQueue::run_inline(Op& op) {
   // Nothing is outstanding, so no other thread can reach the executor: only requests lead there,
   // and only this thread may submit.
   const bool alone = outstanding_.load(std::memory_order_acquire) == 0;
@@ -68,30 +63,28 @@ db_status SerialQueue::run_inline(Op& op, Failure* failure) {
     run_queue(lock, nullptr);
     if (failed()) {
       end_turn();
-      *failure = Failure::make(DB_ERR_ABORTED, "an earlier operation failed: " + failure_.message,
-                               DB_ERROR_COMM_DEAD, failure_.failed_rank);
-      return failure->status;
+      return Failure::make(DB_ERR_ABORTED, "an earlier operation failed: " + failure_.message,
+                           DB_ERROR_COMM_DEAD, failure_.failed_rank);
     }
   }
-  db_status status = executor_->execute(op, failure);
-  for (const int64_t since = status == DB_IN_PROGRESS ? now_ns() : 0; status == DB_IN_PROGRESS;) {
-    if (failed()) {
-      executor_->cancel(op);
-      *failure = Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD);
-      status = failure->status;
-    } else {
-      status = executor_->poll(op, failure);
-    }
-    if (status != DB_IN_PROGRESS) break;
+  Failure result = executor_->execute(op);
+  const int64_t since = result.status == DB_IN_PROGRESS ? now_ns() : 0;
+  while (result.status == DB_IN_PROGRESS) {
     if (const int64_t delay = poll_delay(since); delay > 0)
       std::this_thread::sleep_for(std::chrono::nanoseconds(delay));
+    if (failed()) {
+      executor_->cancel(op);
+      result = Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD);
+    } else {
+      result = executor_->poll(op);
+    }
   }
-  if (status < 0 && failure->dead()) fail(*failure);
+  if (result.dead()) fail(result);
   if (!alone) {
     const Lock lock(mutex_);
     end_turn();
   }
-  return status;
+  return result;
 }
 
 db_status SerialQueue::dead(db_error* error) const {
@@ -116,7 +109,7 @@ SerialQueue::Request* SerialQueue::take_request() {
 void SerialQueue::enqueue(Request* request) {
   request->status.store(DB_IN_PROGRESS, std::memory_order_relaxed);
   Lock lock(mutex_);
-  if (!worker_.joinable()) start_worker();
+  if (!worker_.joinable()) worker_ = start_thread([this] { work(); });
   request->references = 2;
   request->queued = true;
   request->next = nullptr;
@@ -133,35 +126,17 @@ void SerialQueue::enqueue(Request* request) {
   work_.notify_one();
 }
 
-// Blocks all signals in the worker, so that they go to the program's own threads.
-void SerialQueue::start_worker() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    worker_ = std::thread(&SerialQueue::work, this);
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
 // ---- The turn: its holder may call the executor -------------------------------------------------
 
 void SerialQueue::take_turn(Lock& lock) {
-  while (busy_) {
-    ++waiters_;
-    changed_.wait(lock);
-    --waiters_;
-  }
+  changed_.wait(lock, [&] { return !busy_; });
   busy_ = true;
 }
 
 void SerialQueue::end_turn() {
   busy_ = false;
   if (failed()) cancel_started();
-  if (waiters_ > 0) changed_.notify_all();
+  changed_.notify_all();
   if (worker_idle_ && (head_ != nullptr || started_ != nullptr)) {
     worker_idle_ = false;
     work_.notify_one();
@@ -176,9 +151,9 @@ void SerialQueue::run_queue(Lock& lock, const Request* until) {
     if (head_ == nullptr) tail_ = nullptr;
     request->queued = false;
     lock.unlock();
-    const db_status status = executor_->execute(request->op, &request->failure);
+    request->failure = executor_->execute(request->op);
     lock.lock();
-    settle(request, status);
+    settle(request);
     if (request == until) return;
   }
 }
@@ -197,29 +172,26 @@ bool SerialQueue::poll_started(Lock& lock) {
       continue;
     }
     lock.unlock();
-    const db_status status = executor_->poll(request->op, &request->failure);
+    request->failure = executor_->poll(request->op);
     lock.lock();
-    any = any || status != DB_IN_PROGRESS;
-    settle(request, status);
+    any = any || request->failure.status != DB_IN_PROGRESS;
+    settle(request);
   }
   return any;
 }
 
-void SerialQueue::settle(Request* request, db_status status) {
-  if (status != DB_IN_PROGRESS) {
-    complete(request, status);
-    return;
-  }
+void SerialQueue::settle(Request* request) {
+  if (request->failure.status != DB_IN_PROGRESS) return complete(request);
   request->next = started_;
   started_ = request;
 }
 
-void SerialQueue::complete(Request* request, db_status status) {
-  if (status < 0 && request->failure.dead()) fail_locked(request->failure);
-  request->status.store(status, std::memory_order_release);
+void SerialQueue::complete(Request* request) {
+  if (request->failure.dead()) fail_locked(request->failure);
+  request->status.store(request->failure.status, std::memory_order_release);
   outstanding_.fetch_sub(1, std::memory_order_release);
-  if (waiters_ > 0) changed_.notify_all();
-  unref(request, 1);
+  changed_.notify_all();
+  unref(request);
 }
 
 // ---- Failing -----------------------------------------------------------------------------------
@@ -240,7 +212,7 @@ void SerialQueue::fail_locked(const Failure& failure) {
     request->queued = false;
     request->failure =
         Failure::make(DB_ERR_ABORTED, "not started: " + failure_.message, 0, failure_.failed_rank);
-    complete(request, DB_ERR_ABORTED);
+    complete(request);
   }
   tail_ = nullptr;
   if (!busy_) cancel_started();
@@ -253,7 +225,7 @@ void SerialQueue::cancel_started() {
     executor_->cancel(request->op);
     request->failure =
         Failure::make(DB_ERR_ABORTED, "canceled: " + failure_.message, 0, failure_.failed_rank);
-    complete(request, DB_ERR_ABORTED);
+    complete(request);
   }
 }
 
@@ -281,8 +253,7 @@ db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error)
   const auto result = [r, error] { return test(reinterpret_cast<db_request*>(r), error); };
   if (done()) return result();
   const int64_t begin = now_ns();
-  int64_t end = INT64_MAX;
-  if (timeout_ns >= 0 && __builtin_add_overflow(begin, timeout_ns, &end)) end = INT64_MAX;
+  const int64_t end = timeout_ns >= 0 ? deadline_after(timeout_ns) : INT64_MAX;
   // Running an operation may take until its deadline; a waiter with less time must not run it.
   const bool may_help = end >= r->op.deadline_ns;
   bool spun = false;
@@ -312,12 +283,10 @@ db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error)
       lock.lock();
       continue;
     }
-    ++waiters_;
     if (sleep < 0)
       changed_.wait(lock);
     else
       changed_.wait_for(lock, std::chrono::nanoseconds(sleep));
-    --waiters_;
   }
   lock.unlock();
   return result();
@@ -326,12 +295,11 @@ db_status SerialQueue::wait_for(Request* r, int64_t timeout_ns, db_error* error)
 void SerialQueue::release(db_request* request) {
   Request* const r = Request::of(request);
   const Lock lock(r->queue->mutex_);
-  r->queue->unref(r, 1);
+  r->queue->unref(r);
 }
 
-void SerialQueue::unref(Request* request, int32_t count) {
-  request->references -= count;
-  if (request->references > 0) return;
+void SerialQueue::unref(Request* request) {
+  if (--request->references > 0) return;
   request->next = free_;
   free_ = request;
 }

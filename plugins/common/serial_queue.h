@@ -35,15 +35,15 @@
 
 namespace db {
 
-// What a transport does with one operation. On a negative status *failure is filled in with the
-// same status; DB_ERROR_COMM_DEAD in its flags makes the queue FAILED.
+// What a transport does with one operation. DB_ERROR_COMM_DEAD in the flags of a failure makes the
+// queue FAILED.
 class Executor {
  public:
   // DB_OK: complete. DB_IN_PROGRESS (SEND and RECV only): started, poll() completes it.
   // Returns DB_ERR_TIMEOUT soon after op.deadline_ns.
-  virtual db_status execute(Op& op, Failure* failure) = 0;
+  virtual Failure execute(Op& op) = 0;
   // Never blocks: DB_OK, DB_IN_PROGRESS, or an error, timeouts included, which ends op.
-  virtual db_status poll(Op& op, Failure* failure) = 0;
+  virtual Failure poll(Op& op) = 0;
   // Cancels a started operation and frees its resources. Never blocks.
   virtual void cancel(Op& op) = 0;
 
@@ -83,20 +83,19 @@ class SerialQueue {
   struct Request;
   using Lock = std::unique_lock<std::mutex>;
 
-  db_status run_inline(Op& op, Failure* failure);
+  Failure run_inline(Op& op);
   db_status dead(db_error* error) const;
   Request* take_request();
   void enqueue(Request* request);
-  void start_worker();
   void take_turn(Lock& lock);
   void end_turn();
   void run_queue(Lock& lock, const Request* until);
   bool poll_started(Lock& lock);
-  void settle(Request* request, db_status status);
-  void complete(Request* request, db_status status);
+  void settle(Request* request);
+  void complete(Request* request);
   void fail_locked(const Failure& failure);
   void cancel_started();
-  void unref(Request* request, int32_t count);
+  void unref(Request* request);
   db_status wait_for(Request* request, int64_t timeout_ns, db_error* error);
   void work();
 
@@ -110,7 +109,6 @@ class SerialQueue {
   std::condition_variable work_;
   bool busy_ = false;  // a thread holds the turn and may call the executor
   bool stop_ = false;
-  int32_t waiters_ = 0;       // on changed_
   bool worker_idle_ = false;  // the worker waits on work_
   Failure failure_;
   Request* head_ = nullptr;  // queued, not started

@@ -25,6 +25,7 @@ Collectives::Collectives(int32_t rank, int32_t size, ConnectionEngine* engine,
     round.incoming.reserve(static_cast<size_t>(size - 1));
   }
   parts_.resize(static_cast<size_t>(size));
+  for (int32_t step = 1; step < size; ++step) peers_.push_back((rank + step) % size);
 }
 
 Failure Collectives::run(const Op& op) {
@@ -84,35 +85,27 @@ void Collectives::begin(uint32_t slot) {
   round_->group.pending = 0;
 }
 
+Header Collectives::header_of(uint64_t bytes) const {
+  Header header = header_;
+  header.bytes = bytes;
+  return header;
+}
+
 void Collectives::send(int32_t peer, const void* data, uint64_t bytes) {
-  Outgoing& message = round_->outgoing.emplace_back();
-  message.header = header_;
-  message.header.bytes = bytes;
-  message.data = static_cast<const uint8_t*>(data);
-  message.group = &round_->group;
-  engine_->send(peer, &message);
+  engine_->send(peer, header_of(bytes), data, &round_->group, &round_->outgoing.emplace_back());
 }
 
 void Collectives::receive(int32_t peer, void* data, uint64_t bytes) {
-  Incoming& message = round_->incoming.emplace_back();
-  message.expected = header_;
-  message.expected.bytes = bytes;
-  message.data = static_cast<uint8_t*>(data);
-  message.group = &round_->group;
-  engine_->receive(peer, &message);
+  engine_->receive(peer, header_of(bytes), data, &round_->group, &round_->incoming.emplace_back());
 }
 
 void Collectives::receive_combined(const void* own, void* data, uint64_t bytes) {
-  for (int32_t step = 1; step < size_; ++step) {
+  for (const int32_t peer : peers_) {
     Incoming& message = round_->incoming.emplace_back();
-    message.expected = header_;
-    message.expected.bytes = bytes;
-    message.data = static_cast<uint8_t*>(data);
-    message.combine = {combine_, static_cast<const uint8_t*>(step == 1 ? own : data), op_->element};
-    message.group = &round_->group;
-    message.after = last_combined_;
+    const void* const before = peer == peers_.front() ? own : data;
+    engine_->receive(peer, header_of(bytes), data, &round_->group, &message,
+                     {combine_, static_cast<const uint8_t*>(before), op_->element}, last_combined_);
     last_combined_ = &message;
-    engine_->receive(peer_at(step), &message);
   }
 }
 
@@ -151,16 +144,12 @@ void Collectives::even_parts(uint64_t count) {
   }
 }
 
-void Collectives::equal_parts(uint64_t count) {
-  const uint64_t bytes = count * op_->element;
-  for (uint64_t i = 0; i < parts_.size(); ++i) parts_[i] = {i * bytes, bytes};
-}
-
-void Collectives::counted_parts(const uint64_t* counts) {
+void Collectives::given_parts() {
   uint64_t offset = 0;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    parts_[i] = {offset, counts[i] * op_->element};
-    offset += parts_[i].size;
+  for (int32_t rank = 0; rank < size_; ++rank) {
+    const uint64_t bytes = part_size(*op_, op_->recv_counts, rank) * op_->element;
+    parts_[static_cast<size_t>(rank)] = {offset, bytes};
+    offset += bytes;
   }
 }
 

@@ -28,7 +28,7 @@ inline void copy(void* to, const void* from, uint64_t bytes) {
 
 struct CollectiveLimits {
   uint64_t exchange_bytes = 0;       // one round if bytes * (W - 1) is at most this
-  uint64_t slice_bytes = 0;          // of a large all_reduce, whose slices overlap; multiple of 64
+  uint64_t chunk_bytes = 0;          // combined at once; a multiple of 64
   uint64_t pair_exchange_bytes = 0;  // for two ranks, where one round moves no more bytes than two
   int64_t spin_ns = 0;               // for blocking operations
   bool by_libgloo = false;           // use libgloo for every collective that it has
@@ -78,17 +78,16 @@ class Collectives {
   // A round: begin, then send and receive, then finish. With its own slot (0 to 3), a round may
   // begin before another one is finished.
   void begin(uint32_t slot = 0);
+  Header header_of(uint64_t bytes) const;
   void send(int32_t peer, const void* data, uint64_t bytes);
   void receive(int32_t peer, void* data, uint64_t bytes);
   // data = own (+) data of the first peer after this rank (+) ...
   void receive_combined(const void* own, void* data, uint64_t bytes);
   Failure finish(uint32_t slot = 0);
 
-  int32_t peer_at(int32_t step) const { return (rank_ + step) % size_; }
   bool is_small(uint64_t bytes) const;
-  void even_parts(uint64_t count);             // of an undivided buffer
-  void equal_parts(uint64_t count);            // of W times count elements
-  void counted_parts(const uint64_t* counts);  // of a V kind
+  void even_parts(uint64_t count);  // of an undivided buffer
+  void given_parts();               // of recv_counts, or of op.count elements each
   Part part(int32_t rank) const { return parts_[static_cast<size_t>(rank)]; }
   uint8_t* scratch(uint64_t bytes);
   const uint8_t* contribution(void* room, uint64_t count);  // send, scaled if op requires it
@@ -100,6 +99,7 @@ class Collectives {
   const int32_t size_;
   ConnectionEngine* const engine_;
   const CollectiveLimits limits_;
+  std::vector<int32_t> peers_;                      // beginning after this rank
   const std::unique_ptr<GlooCollectives> libgloo_;  // NULL: not requested, or one rank
 
   // State of the running operation.

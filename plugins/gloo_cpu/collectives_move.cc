@@ -14,21 +14,19 @@ Failure Collectives::broadcast() {
   if (!split) {
     begin();
     if (!is_root) receive(root, recv(), bytes);
-    for (int32_t step = 1; is_root && step < size_; ++step) send(peer_at(step), data, bytes);
+    for (const int32_t peer : peers_)
+      if (is_root) send(peer, data, bytes);
   } else {
     // The root hands each rank a part, then every rank passes its part on to the others.
     even_parts(op_->count);
     const Part mine = part(rank_);
     begin();
     if (!is_root) receive(root, recv() + mine.offset, mine.size);
-    for (int32_t step = 1; is_root && step < size_; ++step) {
-      const int32_t peer = peer_at(step);
-      send(peer, data + part(peer).offset, part(peer).size);
-    }
+    for (const int32_t peer : peers_)
+      if (is_root) send(peer, data + part(peer).offset, part(peer).size);
     if (Failure failure = finish(); !failure.ok()) return failure;
     begin();
-    for (int32_t step = 1; step < size_; ++step) {
-      const int32_t peer = peer_at(step);
+    for (const int32_t peer : peers_) {
       if (peer != root) send(peer, data + mine.offset, mine.size);
       if (!is_root) receive(peer, recv() + part(peer).offset, part(peer).size);
     }
@@ -39,15 +37,10 @@ Failure Collectives::broadcast() {
 }
 
 Failure Collectives::all_gather() {
-  if (op_->recv_counts != nullptr) {
-    counted_parts(op_->recv_counts);
-  } else {
-    equal_parts(op_->count);
-  }
+  given_parts();
   const Part mine = part(rank_);
   begin();
-  for (int32_t step = 1; step < size_; ++step) {
-    const int32_t peer = peer_at(step);
+  for (const int32_t peer : peers_) {
     send(peer, sent(), mine.size);
     receive(peer, recv() + part(peer).offset, part(peer).size);
   }
@@ -91,10 +84,8 @@ Failure Collectives::gather() {
   const uint64_t bytes = op_->count * op_->element;
   begin();
   if (rank_ == root) {
-    for (int32_t step = 1; step < size_; ++step) {
-      const int32_t peer = peer_at(step);
+    for (const int32_t peer : peers_)
       receive(peer, recv() + static_cast<uint64_t>(peer) * bytes, bytes);
-    }
     copy(recv() + static_cast<uint64_t>(rank_) * bytes, sent(), bytes);
   } else {
     send(root, sent(), bytes);
@@ -107,10 +98,8 @@ Failure Collectives::scatter() {
   const uint64_t bytes = op_->count * op_->element;
   begin();
   if (rank_ == root) {
-    for (int32_t step = 1; step < size_; ++step) {
-      const int32_t peer = peer_at(step);
+    for (const int32_t peer : peers_)
       send(peer, sent() + static_cast<uint64_t>(peer) * bytes, bytes);
-    }
     copy(recv(), sent() + static_cast<uint64_t>(rank_) * bytes, bytes);
   } else {
     receive(root, recv(), bytes);
@@ -120,9 +109,9 @@ Failure Collectives::scatter() {
 
 Failure Collectives::barrier() {
   begin();
-  for (int32_t step = 1; step < size_; ++step) {
-    send(peer_at(step), nullptr, 0);
-    receive(peer_at(step), nullptr, 0);
+  for (const int32_t peer : peers_) {
+    send(peer, nullptr, 0);
+    receive(peer, nullptr, 0);
   }
   return finish();
 }

@@ -17,10 +17,10 @@ Failure Collectives::all_reduce() {
   return reduce_and_spread(own);
 }
 
-// Large all_reduce, in slices: while the combined parts of one slice are spread, the next slice is
-// combined. Slots 0 and 1 combine, 2 and 3 spread.
+// Large all_reduce, in slices of four chunks: while the combined parts of one slice are spread, the
+// next slice is combined. Slots 0 and 1 combine, 2 and 3 spread.
 Failure Collectives::reduce_and_spread(const uint8_t* own) {
-  const uint64_t slice = limits_.slice_bytes / op_->element;
+  const uint64_t slice = 4 * limits_.chunk_bytes / op_->element;
   const uint64_t slices = std::max<uint64_t>((op_->count + slice - 1) / slice, 1);
   const auto at = [&](uint64_t i) { return i * slice * op_->element; };
   const auto divide_up = [&](uint64_t i) { even_parts(std::min(slice, op_->count - i * slice)); };
@@ -28,10 +28,7 @@ Failure Collectives::reduce_and_spread(const uint8_t* own) {
     divide_up(i);
     header_.round = static_cast<uint32_t>(2 * i);
     begin(i % 2);
-    for (int32_t step = 1; step < size_; ++step) {
-      const int32_t peer = peer_at(step);
-      send(peer, own + at(i) + part(peer).offset, part(peer).size);
-    }
+    for (const int32_t peer : peers_) send(peer, own + at(i) + part(peer).offset, part(peer).size);
     const uint64_t mine = at(i) + part(rank_).offset;
     receive_combined(own + mine, recv() + mine, part(rank_).size);
   };
@@ -41,8 +38,7 @@ Failure Collectives::reduce_and_spread(const uint8_t* own) {
     begin(2 + i % 2);
     uint8_t* const to = recv() + at(i);
     finish_average(to + part(rank_).offset, part(rank_).size);
-    for (int32_t step = 1; step < size_; ++step) {
-      const int32_t peer = peer_at(step);
+    for (const int32_t peer : peers_) {
       send(peer, to + part(rank_).offset, part(rank_).size);
       receive(peer, to + part(peer).offset, part(peer).size);
     }
@@ -73,9 +69,9 @@ Failure Collectives::exchange_all() {
   scratch(bytes * (static_cast<uint64_t>(size_) + 1));
   const uint8_t* own = contribution(slot(rank_), op_->count);
   begin();
-  for (int32_t step = 1; step < size_; ++step) {
-    send(peer_at(step), own, bytes);
-    receive(peer_at(step), slot(peer_at(step)), bytes);
+  for (const int32_t peer : peers_) {
+    send(peer, own, bytes);
+    receive(peer, slot(peer), bytes);
   }
   if (Failure failure = finish(); !failure.ok()) return failure;
   const auto from = [&](int32_t rank) -> const void* { return rank == rank_ ? own : slot(rank); };
@@ -116,28 +112,19 @@ Failure Collectives::reduce() {
   }
   uint8_t* const result = is_root ? recv() + mine.offset : room + scaled;
   begin();
-  for (int32_t step = 1; step < size_; ++step) {
-    const int32_t peer = peer_at(step);
-    send(peer, own + part(peer).offset, part(peer).size);
-  }
+  for (const int32_t peer : peers_) send(peer, own + part(peer).offset, part(peer).size);
   receive_combined(own + mine.offset, result, mine.size);
   if (Failure failure = finish(); !failure.ok()) return failure;
   finish_average(result, mine.size);
   begin();
   if (!is_root) send(root, result, mine.size);
-  for (int32_t step = 1; is_root && step < size_; ++step) {
-    const int32_t peer = peer_at(step);
-    receive(peer, recv() + part(peer).offset, part(peer).size);
-  }
+  for (const int32_t peer : peers_)
+    if (is_root) receive(peer, recv() + part(peer).offset, part(peer).size);
   return finish();
 }
 
 Failure Collectives::reduce_scatter() {
-  if (op_->recv_counts != nullptr) {
-    counted_parts(op_->recv_counts);
-  } else {
-    equal_parts(op_->count);
-  }
+  given_parts();
   const Part mine = part(rank_);
   const uint64_t total = part(size_ - 1).offset + part(size_ - 1).size;
   const bool scales = op_->reduce == DB_PREMUL_SUM;
@@ -147,10 +134,7 @@ Failure Collectives::reduce_scatter() {
     return {};
   }
   begin();
-  for (int32_t step = 1; step < size_; ++step) {
-    const int32_t peer = peer_at(step);
-    send(peer, own + part(peer).offset, part(peer).size);
-  }
+  for (const int32_t peer : peers_) send(peer, own + part(peer).offset, part(peer).size);
   receive_combined(own + mine.offset, recv(), mine.size);
   if (Failure failure = finish(); !failure.ok()) return failure;
   finish_average(recv(), mine.size);

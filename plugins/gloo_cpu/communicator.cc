@@ -7,10 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
-#include <limits>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +28,7 @@ struct Setup {
   int64_t default_timeout_ns = 0;
   std::string interface_name;
   Protect protect = Protect::kNone;
-  ExecutorLimits limits;
+  CollectiveLimits limits;
 };
 
 struct Communicator : db_communicator {
@@ -51,20 +48,6 @@ const Communicator* of(const db_communicator* communicator) {
   return static_cast<const Communicator*>(communicator);
 }
 
-// Runs body, which returns a db_status, and turns exceptions into errors.
-template <class Body>
-db_status guarded(db_error* error, const Body& body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return report(DB_ERR_NO_MEMORY, "gloo_cpu: out of memory", error);
-  } catch (const std::exception& exception) {
-    return report(DB_ERR_INTERNAL, std::string("gloo_cpu: ") + exception.what(), error);
-  } catch (...) {
-    return report(DB_ERR_INTERNAL, "gloo_cpu: an unknown exception", error);
-  }
-}
-
 db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
   *score = host_supports(*op);
   return DB_OK;
@@ -73,7 +56,7 @@ db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
 db_status submit(db_communicator* communicator, const db_op* raw, db_request** request,
                  db_error* error) {
   *request = nullptr;
-  return guarded(error, [&] {
+  return guarded("gloo_cpu: ", error, [&] {
     Communicator& self = *of(communicator);
     Op op;
     const Failure invalid = validate(raw, self.rank, self.size, self.setup.default_timeout_ns, &op);
@@ -83,15 +66,15 @@ db_status submit(db_communicator* communicator, const db_op* raw, db_request** r
 }
 
 db_status async_error(const db_communicator* communicator, db_error* error) {
-  return guarded(error, [&] { return of(communicator)->queue.async_error(error); });
+  return guarded("gloo_cpu: ", error, [&] { return of(communicator)->queue.async_error(error); });
 }
 
 db_status abort(db_communicator* communicator) {
-  return guarded(nullptr, [&] {
+  return guarded("gloo_cpu: ", nullptr, [&]() -> Failure {
     // The queue first, so that whatever the executor then gives up counts as aborted.
     of(communicator)->queue.abort();
     of(communicator)->executor.abort();
-    return db_status{DB_OK};
+    return {};
   });
 }
 
@@ -121,19 +104,13 @@ constexpr db_communicator_functions kFunctions = {
     nullptr,  // get_extension
 };
 
-std::unique_ptr<FailureReporter> make_reporter(const Setup& setup, const BootstrapStore& store) {
-  if (setup.size == 1) return nullptr;
-  return std::make_unique<FailureReporter>(store, setup.rank, setup.size);
-}
-
 Communicator::Communicator(const Setup& chosen, BootstrapStore shared,
                            std::unique_ptr<FullMesh> mesh, bool is_root)
     : db_communicator{sizeof(db_communicator), &kFunctions, chosen.rank, chosen.size},
       setup(chosen),
       store(std::move(shared)),
       owns_store(is_root),
-      executor(chosen.rank, chosen.size, std::move(mesh), make_reporter(chosen, store),
-               chosen.limits),
+      executor(chosen.rank, chosen.size, std::move(mesh), store, chosen.limits),
       queue(&executor, chosen.size) {}
 
 // *how: how the ranks are connected, for the log; NULL: not requested.
@@ -143,7 +120,7 @@ Failure open(const Setup& setup, const BootstrapStore& store, bool is_root,
   if (setup.size > 1) {
     Failure failure;
     mesh = FullMesh::connect({setup.rank, setup.size, setup.interface_name, setup.protect,
-                              now_ns() + setup.default_timeout_ns},
+                              deadline_after(setup.default_timeout_ns)},
                              store, &failure);
     if (mesh == nullptr) return failure;
     if (how != nullptr) *how = mesh->describe();
@@ -160,7 +137,7 @@ struct Choice {
 db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
                 db_error* error) {
   *result = nullptr;
-  return guarded(error, [&] {
+  return guarded("gloo_cpu: ", error, [&] {
     Communicator& self = *of(communicator);
     const Choice own{color, key};
     std::vector<Choice> all(static_cast<size_t>(self.size));
@@ -209,97 +186,55 @@ bool may_spin(int32_t local_size) {
   return mine >= local_size || (mine == 1 && online >= local_size);
 }
 
-Failure invalid(const std::string& what) {
-  return Failure::make(DB_ERR_INVALID_ARGUMENT, "gloo_cpu: " + what);
-}
-
-Failure between(const Options& options, const char* key, int64_t low, int64_t high) {
-  const int64_t value = options.i64(key);
-  if (value >= low && value <= high) return {};
-  return invalid(std::string("option ") + key + " is " + std::to_string(value) +
-                 "; valid: " + std::to_string(low) + " to " + std::to_string(high));
-}
-
-Failure choose(const db_communicator_params& params, Setup* setup) {
-  Options options;
-  if (Failure failure = Options::parse(kOptionPointers.data(), kOptionPointers.size(),
-                                       params.options, params.option_count, &options);
-      !failure.ok()) {
-    return failure;
-  }
-  if (params.size < 1 || params.rank < 0 || params.rank >= params.size) {
-    return invalid("rank " + std::to_string(params.rank) + " of " + std::to_string(params.size) +
-                   " ranks is out of range: ranks go from 0 to size - 1");
-  }
-  if (params.size > 1 && params.store == nullptr) return invalid("store is NULL");
-  if (params.default_timeout_ns <= 0) return invalid("default_timeout_ns must be positive");
-  for (const Failure& failure : {between(options, "exchange_bytes", 0, 1 << 30),
-                                 between(options, "pair_exchange_bytes", 0, 1 << 30),
-                                 between(options, "chunk_bytes", 4096, 64 << 20),
-                                 between(options, "busy_poll_us", 0, 1000)}) {
+Failure choose(const db_communicator_params& params, const Options& options, Setup* setup) {
+  enum Algorithm : size_t { kAuto, kExchange, kScatter, kGloo };
+  int64_t exchange = 0, pair_exchange = 0, chunk = 0, busy_poll_us = 0;
+  size_t algorithm = kAuto, protect = 0;
+  for (const Failure& failure :
+       {read_number(options, "exchange_bytes", 0, 1 << 30, &exchange),
+        read_number(options, "pair_exchange_bytes", 0, 1 << 30, &pair_exchange),
+        read_number(options, "chunk_bytes", 4096, 64 << 20, &chunk),
+        read_number(options, "busy_poll_us", 0, 1000, &busy_poll_us),
+        read_word(options, "algorithm", {"auto", "exchange", "scatter", "gloo"}, &algorithm),
+        read_word(options, "protect", {"none", "mac", "tls"}, &protect)})
     if (!failure.ok()) return failure;
-  }
-  const int64_t chunk = options.i64("chunk_bytes");
-  if (chunk % 64 != 0) {
-    return invalid("option chunk_bytes is " + std::to_string(chunk) +
-                   "; it must be a multiple of 64");
-  }
-  const std::string& algorithm = options.string("algorithm");
-  auto exchange = static_cast<uint64_t>(options.i64("exchange_bytes"));
-  auto pair_exchange = static_cast<uint64_t>(options.i64("pair_exchange_bytes"));
-  if (algorithm == "exchange") {
-    exchange = pair_exchange = std::numeric_limits<uint64_t>::max();
-  } else if (algorithm == "scatter") {
-    exchange = pair_exchange = 0;
-  } else if (algorithm != "auto" && algorithm != "gloo") {
-    return invalid("option algorithm is '" + algorithm + "'; valid: auto, exchange, scatter, gloo");
-  }
-  const std::string& protect = options.string("protect");
-  if (protect == "mac") {
-    setup->protect = Protect::kMac;
-  } else if (protect == "tls") {
-    setup->protect = Protect::kTls;
-  } else if (protect != "none") {
-    return invalid("option protect is '" + protect + "'; valid: none, mac, tls");
-  }
+  if (chunk % 64 != 0)
+    return Failure::invalid("option 'chunk_bytes' is " + std::to_string(chunk) +
+                            "; it must be a multiple of 64");
+  if (algorithm == kExchange) exchange = pair_exchange = INT64_MAX;
+  if (algorithm == kScatter) exchange = pair_exchange = 0;
   setup->rank = params.rank;
   setup->size = params.size;
   setup->default_timeout_ns = params.default_timeout_ns;
   if (params.interface_name != nullptr) setup->interface_name = params.interface_name;
+  setup->protect = static_cast<Protect>(protect);
+  setup->limits.exchange_bytes = static_cast<uint64_t>(exchange);
+  setup->limits.pair_exchange_bytes = static_cast<uint64_t>(pair_exchange);
   setup->limits.chunk_bytes = static_cast<uint64_t>(chunk);
-  setup->limits.collectives.exchange_bytes = exchange;
-  setup->limits.collectives.pair_exchange_bytes = pair_exchange;
-  setup->limits.collectives.slice_bytes = 4 * static_cast<uint64_t>(chunk);
-  setup->limits.collectives.by_libgloo = algorithm == "gloo";
-  setup->limits.collectives.spin_ns =
-      may_spin(params.local_size) ? options.i64("busy_poll_us") * 1000 : 0;
+  setup->limits.by_libgloo = algorithm == kGloo;
+  setup->limits.spin_ns = may_spin(params.local_size) ? busy_poll_us * 1000 : 0;
   return {};
 }
 
 // DistributedBackend.create. Never throws.
 db_status create_communicator(const db_communicator_params* params, db_communicator** result,
                               db_error* error) {
-  if (result != nullptr) *result = nullptr;
-  if (params == nullptr || result == nullptr ||
-      !DB_HAS(params, db_communicator_params, interface_name)) {
-    return report(DB_ERR_INVALID_ARGUMENT,
-                  "gloo_cpu: create: params or result is NULL, or params.struct_size is too small",
-                  error);
-  }
-  return guarded(error, [&] {
+  return guarded("gloo_cpu: ", error, [&] {
+    Options options;
     Setup setup;
-    Failure failure = choose(*params, &setup);
+    Failure failure = read_params(kPointersTo<kOptions>.data(), kPointersTo<kOptions>.size(),
+                                  params, result, &options);
+    if (failure.ok()) failure = choose(*params, options, &setup);
     const int64_t begin = now_ns();
     std::string how;
     if (failure.ok()) failure = open(setup, BootstrapStore(params->store), true, result, &how);
-    if (!failure.ok()) return report(failure, error);
-    if (params->host != nullptr && params->host->log != nullptr) {
+    if (failure.ok() && params->host != nullptr && params->host->log != nullptr) {
       const std::string text = "connected " + std::to_string(setup.size) + " ranks in " +
                                std::to_string((now_ns() - begin) / 1000) + " us" +
                                (how.empty() ? "" : " (" + how + ")");
       params->host->log(params->host->context, DB_LOG_DEBUG, "gloo_cpu", text.c_str());
     }
-    return db_status{DB_OK};
+    return failure;
   });
 }
 

@@ -66,6 +66,23 @@ const Bytes32& key_of(SSL* ssl) {
   return *static_cast<const Bytes32*>(SSL_get_ex_data(ssl, key_place()));
 }
 
+unsigned offer_key(SSL* ssl, const char*, char* identity, unsigned identity_size,
+                   unsigned char* key, unsigned key_size) {
+  const Bytes32& ours = key_of(ssl);
+  if (identity_size < sizeof kIdentity || key_size < ours.size()) return 0;
+  std::memcpy(identity, kIdentity, sizeof kIdentity);
+  std::copy(ours.begin(), ours.end(), key);
+  return static_cast<unsigned>(ours.size());
+}
+
+unsigned accept_key(SSL* ssl, const char* identity, unsigned char* key, unsigned key_size) {
+  const Bytes32& ours = key_of(ssl);
+  if (identity == nullptr || std::strcmp(identity, kIdentity) != 0 || key_size < ours.size())
+    return 0;
+  std::copy(ours.begin(), ours.end(), key);
+  return static_cast<unsigned>(ours.size());
+}
+
 // With a Unix socket's default buffer both ends take turns too often; measured, a larger buffer
 // than this gains nothing. The kernel uses less if net.core.wmem_max is smaller.
 constexpr int kUnixSendBuffer = 1 << 20;
@@ -108,8 +125,9 @@ int64_t move_parts(const iovec* parts, size_t count, const Move& move) {
 
 }  // namespace
 
-Tls::Tls(Protect protect) : context_(SSL_CTX_new(TLS_method()), &SSL_CTX_free) {
-  SSL_CTX* const context = context_.get();
+TlsContext make_tls_context(Protect protect) {
+  TlsContext made(SSL_CTX_new(TLS_method()), &SSL_CTX_free);
+  SSL_CTX* const context = made.get();
   const bool encrypts = protect == Protect::kTls;
   const int version = encrypts ? TLS1_3_VERSION : TLS1_2_VERSION;
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, version) != 1 ||
@@ -125,29 +143,13 @@ Tls::Tls(Protect protect) : context_(SSL_CTX_new(TLS_method()), &SSL_CTX_free) {
                                    SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_psk_client_callback(context, &Tls::offer);
-  SSL_CTX_set_psk_server_callback(context, &Tls::accept);
+  SSL_CTX_set_psk_client_callback(context, &offer_key);
+  SSL_CTX_set_psk_server_callback(context, &accept_key);
+  return made;
 }
 
-unsigned Tls::offer(SSL* ssl, const char*, char* identity, unsigned identity_size,
-                    unsigned char* key, unsigned key_size) {
-  const Bytes32& ours = key_of(ssl);
-  if (identity_size < sizeof kIdentity || key_size < ours.size()) return 0;
-  std::memcpy(identity, kIdentity, sizeof kIdentity);
-  std::copy(ours.begin(), ours.end(), key);
-  return static_cast<unsigned>(ours.size());
-}
-
-unsigned Tls::accept(SSL* ssl, const char* identity, unsigned char* key, unsigned key_size) {
-  const Bytes32& ours = key_of(ssl);
-  if (identity == nullptr || std::strcmp(identity, kIdentity) != 0 || key_size < ours.size())
-    return 0;
-  std::copy(ours.begin(), ours.end(), key);
-  return static_cast<unsigned>(ours.size());
-}
-
-TlsStream::TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects)
-    : fd_(fd), key_(key), ssl_(SSL_new(tls.context()), &SSL_free) {
+TlsStream::TlsStream(SSL_CTX* context, const Bytes32& key, int fd, bool connects)
+    : fd_(fd), key_(key), ssl_(SSL_new(context), &SSL_free) {
   BIO* const bio = ssl_ == nullptr ? nullptr : BIO_new(socket_method());
   if (bio == nullptr || SSL_set_ex_data(ssl_.get(), key_place(), const_cast<Bytes32*>(&key_)) != 1)
     throw std::runtime_error("OpenSSL cannot start TLS");
@@ -213,9 +215,9 @@ int64_t TlsStream::receive(uint8_t* data, size_t size) {
 
 Connection::Connection(Descriptor fd) : fd_(std::move(fd)) { tune(fd_.get()); }
 
-Connection::Connection(Descriptor fd, const Tls& tls, const Bytes32& key, bool connects)
+Connection::Connection(Descriptor fd, SSL_CTX* context, const Bytes32& key, bool connects)
     : Connection(std::move(fd)) {
-  tls_ = std::make_unique<TlsStream>(tls, key, fd_.get(), connects);
+  tls_ = std::make_unique<TlsStream>(context, key, fd_.get(), connects);
 }
 
 int64_t Connection::send(const iovec* parts, size_t count) {

@@ -20,28 +20,16 @@ namespace db::gloo_cpu {
 //   kMac: TLS 1.2 with the NULL cipher (RFC 5487), HMAC-SHA256 on every record: the traffic can be
 //         read but not altered.
 
-// The settings, made once per communicator.
-class Tls {
- public:
-  // Throws std::runtime_error if this OpenSSL offers no such mode.
-  explicit Tls(Protect protect);
-  Tls(const Tls&) = delete;
-  Tls& operator=(const Tls&) = delete;
+using TlsContext = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
 
-  SSL_CTX* context() const { return context_.get(); }
-
- private:
-  static unsigned offer(SSL* ssl, const char* hint, char* identity, unsigned identity_size,
-                        unsigned char* key, unsigned key_size);
-  static unsigned accept(SSL* ssl, const char* identity, unsigned char* key, unsigned key_size);
-
-  std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
-};
+// The settings, made once per communicator. Throws std::runtime_error if this OpenSSL offers no
+// such mode.
+TlsContext make_tls_context(Protect protect);
 
 // A non-blocking stream of protected bytes over a socket, which is borrowed and outlives it.
 class TlsStream {
  public:
-  TlsStream(const Tls& tls, const Bytes32& key, int fd, bool connects);
+  TlsStream(SSL_CTX* context, const Bytes32& key, int fd, bool connects);
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
@@ -72,7 +60,7 @@ class Connection {
   // fd: connected, non-blocking.
   explicit Connection(Descriptor fd);
   // The same inside TLS, whose handshake must run first.
-  Connection(Descriptor fd, const Tls& tls, const Bytes32& key, bool connects);
+  Connection(Descriptor fd, SSL_CTX* context, const Bytes32& key, bool connects);
 
   int fd() const { return fd_.get(); }
   TlsStream* tls() { return tls_.get(); }  // NULL: plain

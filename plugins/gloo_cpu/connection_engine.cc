@@ -30,6 +30,16 @@ constexpr uint64_t kSendStep = 1 << 20;
 // the peer may be late regularly, or need the core on which this rank spins.
 constexpr int32_t kLongestSpinPenalty = 63;
 
+// The parts of a message that are still to be moved.
+struct Parts {
+  iovec parts[2];
+  size_t used = 0;
+
+  void add(void* data, uint64_t bytes) {
+    if (bytes > 0) parts[used++] = {data, bytes};
+  }
+};
+
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
@@ -65,6 +75,14 @@ std::string describe(const Header& header) {
   return text + ", number " + std::to_string(header.sequence);
 }
 
+Message* MessagePool::take() {
+  if (free_.empty()) free_.push_back(&all_.emplace_back());
+  Message* const message = free_.back();
+  free_.pop_back();
+  *message = {};
+  return message;
+}
+
 ConnectionEngine::ConnectionEngine(int32_t rank, const std::vector<Connection*>& connections,
                                    uint64_t chunk)
     : rank_(rank), chunk_(chunk), index_(connections.size(), -1) {
@@ -81,21 +99,29 @@ ConnectionEngine::ConnectionEngine(int32_t rank, const std::vector<Connection*>&
   polled_.resize(queues_.size());
 }
 
-void ConnectionEngine::send(int32_t peer, Outgoing* message) {
+void ConnectionEngine::send(int32_t peer, const Header& header, const void* data, Group* group,
+                            Outgoing* message) {
   PeerQueues& queues = queues_[static_cast<size_t>(index_[static_cast<size_t>(peer)])];
-  message->sent = 0;
-  message->next = nullptr;
-  ++message->group->pending;
+  *message = {};
+  message->header = header;
+  message->data = static_cast<const uint8_t*>(data);
+  message->group = group;
+  ++group->pending;
   (queues.out != nullptr ? queues.out_last->next : queues.out) = message;
   queues.out_last = message;
 }
 
-void ConnectionEngine::receive(int32_t peer, Incoming* message) {
+void ConnectionEngine::receive(int32_t peer, const Header& header, void* data, Group* group,
+                               Incoming* message, const Combine& combine, const Incoming* after) {
   PeerQueues& queues = queues_[static_cast<size_t>(index_[static_cast<size_t>(peer)])];
-  message->received = 0;
-  message->next = nullptr;
-  ++message->group->pending;
-  if (message->combine.function != nullptr && scratch_.empty()) scratch_.resize(chunk_);
+  *message = {};
+  message->expected = header;
+  message->data = static_cast<uint8_t*>(data);
+  message->combine = combine;
+  message->group = group;
+  message->after = after;
+  ++group->pending;
+  if (combine.function != nullptr && scratch_.empty()) scratch_.resize(chunk_);
   (queues.in != nullptr ? queues.in_last->next : queues.in) = message;
   queues.in_last = message;
 }
@@ -116,17 +142,13 @@ Failure ConnectionEngine::progress(bool* moved) {
 Failure ConnectionEngine::push(PeerQueues& queues, bool* moved) {
   Outgoing& message = *queues.out;
   const uint64_t total = sizeof(Header) + message.header.bytes;
-  iovec parts[2];
-  size_t used = 0;
-  if (message.sent < sizeof(Header)) {
-    parts[used++] = {reinterpret_cast<uint8_t*>(&message.header) + message.sent,
-                     sizeof(Header) - message.sent};
-  }
-  const uint64_t done = message.sent > sizeof(Header) ? message.sent - sizeof(Header) : 0;
-  if (const uint64_t left = std::min(message.header.bytes - done, kSendStep); left > 0) {
-    parts[used++] = {const_cast<uint8_t*>(message.data) + done, left};
-  }
-  const int64_t sent = queues.connection->send(parts, used);
+  const uint64_t in_header = std::min<uint64_t>(message.sent, sizeof(Header));
+  const uint64_t done = message.sent - in_header;
+  Parts left;
+  left.add(reinterpret_cast<uint8_t*>(&message.header) + in_header, sizeof(Header) - in_header);
+  left.add(const_cast<uint8_t*>(message.data) + done,
+           std::min(message.header.bytes - done, kSendStep));
+  const int64_t sent = queues.connection->send(left.parts, left.used);
   if (sent < 0) return would_block(errno) ? Failure{} : lost(queues, errno);
   *moved = true;
   message.sent += static_cast<uint64_t>(sent);
@@ -137,33 +159,28 @@ Failure ConnectionEngine::push(PeerQueues& queues, bool* moved) {
   return {};
 }
 
-// One receive call for message. False: the error is in errno; *got is 0 at the end of the stream.
-bool ConnectionEngine::read(PeerQueues& queues, Incoming& message, int64_t* got) const {
-  const uint64_t bytes = message.expected.bytes;
-  const uint64_t done = message.received > sizeof(Header) ? message.received - sizeof(Header) : 0;
+// One receive call for message, with its result.
+int64_t ConnectionEngine::read(const PeerQueues& queues, Incoming& message) {
+  const uint64_t in_header = std::min<uint64_t>(message.received, sizeof(Header));
+  const uint64_t done = message.received - in_header;
   uint8_t* into = message.data + done;
-  uint64_t room = bytes - done;
+  uint64_t room = message.expected.bytes - done;
   if (message.combine.function != nullptr) {
     const uint64_t filled = done % chunk_;
-    into = const_cast<uint8_t*>(scratch_.data()) + filled;
+    into = scratch_.data() + filled;
     room = std::min(room, chunk_ - filled);
   }
-  iovec parts[2];
-  size_t used = 0;
-  if (message.received < sizeof(Header)) {
-    parts[used++] = {reinterpret_cast<uint8_t*>(&message.header) + message.received,
-                     sizeof(Header) - message.received};
-  }
-  if (room > 0) parts[used++] = {into, room};
-  *got = queues.connection->receive(parts, used);
-  return *got >= 0;
+  Parts left;
+  left.add(reinterpret_cast<uint8_t*>(&message.header) + in_header, sizeof(Header) - in_header);
+  left.add(into, room);
+  return queues.connection->receive(left.parts, left.used);
 }
 
 Failure ConnectionEngine::pull(PeerQueues& queues, bool* moved) {
   Incoming& message = *queues.in;
   if (message.after != nullptr && !message.after->complete()) return {};
-  int64_t got = 0;
-  if (!read(queues, message, &got)) return would_block(errno) ? Failure{} : lost(queues, errno);
+  const int64_t got = read(queues, message);
+  if (got < 0) return would_block(errno) ? Failure{} : lost(queues, errno);
   if (got == 0) return lost(queues, 0);
   *moved = true;
   const bool had_header = message.received >= sizeof(Header);

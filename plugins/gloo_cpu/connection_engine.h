@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -80,15 +81,38 @@ struct Incoming {
   bool complete() const { return received == sizeof(Header) + expected.bytes; }
 };
 
+// A message that an operation of its own waits for.
+struct Message {
+  int32_t peer = -1;
+  Group group;
+  Outgoing out;
+  Incoming in;
+};
+
+// Messages for reuse. They never move, and those of a failed operation stay, since the engine
+// refers to them.
+class MessagePool {
+ public:
+  Message* take();
+  void give_back(Message* message) { free_.push_back(message); }
+  size_t taken() const { return all_.size() - free_.size(); }
+
+ private:
+  std::deque<Message> all_;
+  std::vector<Message*> free_;
+};
+
 class ConnectionEngine {
  public:
   // connections: by rank, NULL for this rank; they outlive the engine. chunk: how many bytes are
   // combined at once, a multiple of 8.
   ConnectionEngine(int32_t rank, const std::vector<Connection*>& connections, uint64_t chunk);
 
-  // The message must not move until its group is complete or the engine is dead.
-  void send(int32_t peer, Outgoing* message);
-  void receive(int32_t peer, Incoming* message);
+  // Fill in message and start it. It must not move until its group is complete or the engine is
+  // dead. header: as it is sent, and as the one received must be. combine, after: see Incoming.
+  void send(int32_t peer, const Header& header, const void* data, Group* group, Outgoing* message);
+  void receive(int32_t peer, const Header& header, void* data, Group* group, Incoming* message,
+               const Combine& combine = {}, const Incoming* after = nullptr);
 
   // Moves whatever can be moved now. An error kills the engine: it must not be used afterwards.
   Failure progress(bool* moved);
@@ -119,7 +143,7 @@ class ConnectionEngine {
 
   Failure push(PeerQueues& queues, bool* moved);
   Failure pull(PeerQueues& queues, bool* moved);
-  bool read(PeerQueues& queues, Incoming& message, int64_t* got) const;
+  int64_t read(const PeerQueues& queues, Incoming& message);
   Failure check(const PeerQueues& queues, const Incoming& message) const;
   Failure lost(const PeerQueues& queues, int error) const;
   void sleep(int64_t nanoseconds);

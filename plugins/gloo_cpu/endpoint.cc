@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -80,16 +79,7 @@ Descriptor listen_on(Address* address) {
   return fd;
 }
 
-std::string random_name() {
-  const Bytes32 bytes = random_bytes32();
-  std::string name = "coupler-gloo_cpu-";
-  for (size_t i = 0; i < 16; ++i) {
-    std::array<char, 3> digits{};
-    std::snprintf(digits.data(), digits.size(), "%02x", bytes[i]);
-    name += digits.data();
-  }
-  return name;
-}
+std::string random_name() { return "coupler-gloo_cpu-" + to_hex(random_bytes32()).substr(0, 32); }
 
 // A listening socket in the folder, and its file, which is unlinked; on failure see errno.
 Descriptor listen_in(const std::string& folder, Descriptor* file) {
@@ -274,10 +264,9 @@ Failure Listener::open(const std::string& interface_or_address, Listener* result
       }
     }
     if (!problem.empty()) {
-      return Failure::make(
-          DB_ERR_INVALID_ARGUMENT,
+      return Failure::invalid(
           "gloo_cpu cannot listen on '" + interface_or_address + "': " + problem +
-              "; give the name or an address of an interface of this machine (see `ip address`)");
+          "; give the name or an address of an interface of this machine (see `ip address`)");
     }
   }
   *result = std::move(listener);

@@ -134,7 +134,7 @@ Failure FullMeshBuilder::prepare() {
           "gloo_cpu: option protect needs a job with a secret, but this job's host "
           "has none; set it to \"none\"");
     }
-    mesh_.tls_ = std::make_unique<Tls>(options_.protect);
+    mesh_.tls_ = make_tls_context(options_.protect);
     mesh_.protect_ = options_.protect;
   }
   Endpoint announced = listener_.endpoint();
@@ -292,8 +292,8 @@ Failure FullMeshBuilder::finish_handshake(Attempt& attempt, bool* over) {
   }
   if (attempt.over_network && mesh_.tls_ != nullptr) {
     const Bytes32 key = handshake.session_key();
-    attempt.connection =
-        std::make_unique<Connection>(handshake.release(), *mesh_.tls_, key, handshake.connects());
+    attempt.connection = std::make_unique<Connection>(handshake.release(), mesh_.tls_.get(), key,
+                                                      handshake.connects());
   } else {
     attempt.connection = std::make_unique<Connection>(handshake.release());
   }

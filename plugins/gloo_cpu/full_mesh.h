@@ -39,7 +39,7 @@ class FullMesh {
   friend class FullMeshBuilder;
   FullMesh() = default;
 
-  std::unique_ptr<Tls> tls_;  // NULL: no protection
+  TlsContext tls_{nullptr, &SSL_CTX_free};  // NULL: no protection
   Protect protect_ = Protect::kNone;
   std::vector<std::unique_ptr<Connection>> connections_;  // by rank
 };

@@ -2,7 +2,6 @@
 
 #include <gloo/common/error.h>
 
-#include <array>
 #include <chrono>
 #include <mutex>
 #include <string>
@@ -57,9 +56,9 @@ class Buffer final : public gloo::transport::UnboundBuffer {
     return {static_cast<uint8_t*>(ptr) + offset, bytes};
   }
 
-  bool finish_first(std::vector<GlooTransport::Message*>* posted, int* peer) {
+  bool finish_first(std::vector<Message*>* posted, int* peer) {
     if (posted->empty()) refuse("cannot wait for a message that was not posted");
-    GlooTransport::Message* const message = posted->front();
+    Message* const message = posted->front();
     posted->erase(posted->begin());
     const int32_t other = transport_->finish(message);
     if (peer != nullptr) *peer = other;
@@ -67,7 +66,7 @@ class Buffer final : public gloo::transport::UnboundBuffer {
   }
 
   GlooTransport* const transport_;
-  std::vector<GlooTransport::Message*> sends_, receives_;  // first posted, first waited for
+  std::vector<Message*> sends_, receives_;  // first posted, first waited for
 };
 
 // A connected peer. Collectives only check that it exists; they use buffers.
@@ -124,37 +123,29 @@ std::vector<int32_t> GlooTransport::received_from() const {
   return ranks;
 }
 
-GlooTransport::Message* GlooTransport::take(int32_t peer) {
+Message* GlooTransport::take(int32_t peer) {
   if (getPair(peer) == nullptr) refuse("has no connection to rank " + std::to_string(peer));
-  if (free_.empty()) free_.push_back(&messages_.emplace_back());
-  Message* const message = free_.back();
-  free_.pop_back();
-  *message = {};
+  Message* const message = messages_.take();
   message->peer = peer;
   return message;
 }
 
-GlooTransport::Message* GlooTransport::send(int32_t peer, uint64_t slot, const uint8_t* data,
-                                            uint64_t bytes) {
+Header GlooTransport::header_at(uint64_t slot, uint64_t bytes) const {
+  Header header = header_;
+  header.round = round_of(slot);
+  header.bytes = bytes;
+  return header;
+}
+
+Message* GlooTransport::send(int32_t peer, uint64_t slot, const uint8_t* data, uint64_t bytes) {
   Message* const message = take(peer);
-  message->out.header = header_;
-  message->out.header.round = round_of(slot);
-  message->out.header.bytes = bytes;
-  message->out.data = data;
-  message->out.group = &message->group;
-  engine_->send(peer, &message->out);
+  engine_->send(peer, header_at(slot, bytes), data, &message->group, &message->out);
   return message;
 }
 
-GlooTransport::Message* GlooTransport::receive(int32_t peer, uint64_t slot, uint8_t* data,
-                                               uint64_t bytes) {
+Message* GlooTransport::receive(int32_t peer, uint64_t slot, uint8_t* data, uint64_t bytes) {
   Message* const message = take(peer);
-  message->in.expected = header_;
-  message->in.expected.round = round_of(slot);
-  message->in.expected.bytes = bytes;
-  message->in.data = data;
-  message->in.group = &message->group;
-  engine_->receive(peer, &message->in);
+  engine_->receive(peer, header_at(slot, bytes), data, &message->group, &message->in);
   return message;
 }
 
@@ -165,7 +156,7 @@ int32_t GlooTransport::finish(Message* message) {
   }
   const int32_t peer = message->peer;
   if (message->in.group != nullptr) received_from_[static_cast<size_t>(peer)] = true;
-  free_.push_back(message);
+  messages_.give_back(message);
   return peer;
 }
 
@@ -180,89 +171,59 @@ std::unique_ptr<gloo::transport::UnboundBuffer> GlooTransport::createUnboundBuff
   return std::make_unique<Buffer>(this, data, bytes);
 }
 
-namespace {
-
-Failure closed() {
-  return Failure::make(DB_ERR_ABORTED, "the communicator that owned the store was destroyed");
-}
-
-// A db_error with a message buffer, and its conversion to a Failure.
-struct StoreError {
-  StoreError() {
-    error.struct_size = sizeof error;
-    error.failed_rank = -1;
-    error.message = text.data();
-    error.message_capacity = text.size();
-  }
-  Failure failure(db_status status, const std::string& key) const {
-    return Failure::make(status, "store, key '" + key + "': " + text.data(), 0, error.failed_rank,
-                         error.native_code);
-  }
-  std::array<char, 512> text{};
-  db_error error{};
-};
-
-}  // namespace
-
 BootstrapStore BootstrapStore::with_prefix(const std::string& prefix) const {
   BootstrapStore result = *this;
   result.prefix_ += prefix + "/";
   return result;
 }
 
-Failure BootstrapStore::set(const std::string& key, const std::string& value) const {
+// Calls body(store, full key, error), which calls the host.
+template <class Body>
+Failure BootstrapStore::call(const std::string& key, const Body& body) const {
   const std::shared_lock lock(shared_->mutex);
-  if (shared_->store == nullptr) return closed();
+  if (shared_->store == nullptr)
+    return Failure::make(DB_ERR_ABORTED, "the communicator that owned the store was destroyed");
   const std::string full = prefix_ + key;
-  StoreError error;
-  const db_status status = shared_->store->set(shared_->store->context, full.c_str(), value.data(),
-                                               value.size(), &error.error);
-  return status < 0 ? error.failure(status, full) : Failure{};
+  HostError error;
+  const db_status status = body(*shared_->store, full.c_str(), &error.error);
+  return status < 0 ? error.failure(status, "store, key '" + full + "'") : Failure{};
+}
+
+Failure BootstrapStore::set(const std::string& key, const std::string& value) const {
+  return call(key, [&](const db_store& store, const char* full, db_error* error) {
+    return store.set(store.context, full, value.data(), value.size(), error);
+  });
 }
 
 Failure BootstrapStore::get(const std::string& key, int64_t timeout_ns, std::string* value) const {
-  const std::shared_lock lock(shared_->mutex);
-  if (shared_->store == nullptr) return closed();
-  const std::string full = prefix_ + key;
-  value->resize(1024);
-  for (;;) {
-    StoreError error;
-    uint64_t size = value->size();
-    const db_status status = shared_->store->get(shared_->store->context, full.c_str(),
-                                                 value->data(), &size, timeout_ns, &error.error);
-    if (status == DB_ERR_BUFFER_TOO_SMALL && size > value->size()) {
+  return call(key, [&](const db_store& store, const char* full, db_error* error) {
+    value->resize(1024);
+    for (;;) {
+      uint64_t size = value->size();
+      const db_status status =
+          store.get(store.context, full, value->data(), &size, timeout_ns, error);
+      const bool too_small = status == DB_ERR_BUFFER_TOO_SMALL && size > value->size();
+      if (status < 0 && !too_small) return status;
       value->resize(size);
-      continue;
+      if (!too_small) return status;
     }
-    if (status < 0) return error.failure(status, full);
-    value->resize(size);
-    return {};
-  }
+  });
 }
 
 Failure BootstrapStore::add(const std::string& key, int64_t delta, int64_t* result) const {
-  const std::shared_lock lock(shared_->mutex);
-  if (shared_->store == nullptr) return closed();
-  const std::string full = prefix_ + key;
-  StoreError error;
-  const db_status status =
-      shared_->store->add(shared_->store->context, full.c_str(), delta, result, &error.error);
-  return status < 0 ? error.failure(status, full) : Failure{};
+  return call(key, [&](const db_store& store, const char* full, db_error* error) {
+    return store.add(store.context, full, delta, result, error);
+  });
 }
 
 Failure BootstrapStore::derive_key(const char* purpose, uint8_t key[32], bool* found) const {
-  const std::shared_lock lock(shared_->mutex);
   *found = false;
-  if (shared_->store == nullptr) return closed();
-  if (!DB_HAS(shared_->store, db_store, derive_key) || shared_->store->derive_key == nullptr)
-    return {};
-  StoreError error;
-  const db_status status =
-      shared_->store->derive_key(shared_->store->context, purpose, key, &error.error);
-  if (status == DB_ERR_UNSUPPORTED) return {};
-  if (status < 0) return error.failure(status, purpose);
-  *found = true;
-  return {};
+  return call(purpose, [&](const db_store& store, const char*, db_error* error) -> db_status {
+    if (!DB_HAS(&store, db_store, derive_key) || store.derive_key == nullptr) return DB_OK;
+    const db_status status = store.derive_key(store.context, purpose, key, error);
+    *found = status == DB_OK;
+    return status == DB_ERR_UNSUPPORTED ? DB_OK : status;
+  });
 }
 
 void BootstrapStore::close() const {

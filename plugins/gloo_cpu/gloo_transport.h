@@ -14,7 +14,6 @@
 #include <gloo/transport/context.h>
 
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <shared_mutex>
@@ -40,20 +39,12 @@ class EngineFailed final : public std::exception {
 
 class GlooTransport final : public gloo::transport::Context {
  public:
-  // A send or a receive, from posting until it has been waited for.
-  struct Message {
-    int32_t peer = -1;
-    Group group;
-    Outgoing out;
-    Incoming in;
-  };
-
   GlooTransport(int32_t own_rank, int32_t ranks, ConnectionEngine* engine);
 
   // Before a collective. header: of its messages, without round and bytes.
   void begin(const Header& header, int64_t deadline_ns, int64_t spin_ns);
   // The number of messages posted but not waited for.
-  size_t unfinished() const { return messages_.size() - free_.size(); }
+  size_t unfinished() const { return messages_.taken(); }
   // The ranks that have sent it a message.
   std::vector<int32_t> received_from() const;
 
@@ -68,14 +59,13 @@ class GlooTransport final : public gloo::transport::Context {
 
  private:
   Message* take(int32_t peer);
+  Header header_at(uint64_t slot, uint64_t bytes) const;
 
   ConnectionEngine* const engine_;
   Header header_;
   int64_t deadline_ns_ = 0;
   int64_t spin_ns_ = 0;
-  // All ever made. They survive a failure that unwinds libgloo, since the engine refers to them.
-  std::deque<Message> messages_;
-  std::vector<Message*> free_;
+  MessagePool messages_;
   std::vector<bool> received_from_;  // by rank
 };
 
@@ -104,6 +94,9 @@ class BootstrapStore {
   void close() const;
 
  private:
+  template <class Body>
+  Failure call(const std::string& key, const Body& body) const;
+
   struct Shared {
     explicit Shared(const db_store* given) : store(given) {}
     std::shared_mutex mutex;

@@ -139,14 +139,16 @@ Bytes32 Handshake::keyed_hash(const char* purpose) const {
   return mac;
 }
 
-void Handshake::note_mismatch(int32_t size, Protect protect) {
-  if (size != self_.size) {
-    mismatch_ =
-        "has " + std::to_string(size) + " ranks, but this rank has " + std::to_string(self_.size);
-  } else if (protect != self_.protect) {
-    mismatch_ = std::string("has protect = \"") + protect_name(protect) +
+Handshake::State Handshake::finish() {
+  if (peer_size_ != self_.size) {
+    mismatch_ = "has " + std::to_string(peer_size_) + " ranks, but this rank has " +
+                std::to_string(self_.size);
+  } else if (peer_protect_ != self_.protect) {
+    mismatch_ = std::string("has protect = \"") + protect_name(peer_protect_) +
                 "\", but this rank has \"" + protect_name(self_.protect) + "\"";
   }
+  step_ = Step::kDone;
+  return State::kDone;
 }
 
 Handshake::State Handshake::step() {
@@ -207,17 +209,13 @@ Handshake::State Handshake::step() {
         return fail("a connection without this job's secret");
       }
       put(&kWelcome, sizeof kWelcome);
-      note_mismatch(peer_size_, peer_protect_);
-      step_ = Step::kDone;
-      return State::kDone;
+      return finish();
     }
     case Step::kWelcome: {
       uint32_t welcome = 0;
       if (!take(&welcome, sizeof welcome)) return State::kUnderWay;
       if (welcome != kWelcome) return fail("not a welcome of this backend");
-      note_mismatch(peer_size_, peer_protect_);
-      step_ = Step::kDone;
-      return State::kDone;
+      return finish();
     }
     case Step::kDone:
       return State::kDone;

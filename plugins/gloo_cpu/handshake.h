@@ -72,7 +72,7 @@ class Handshake {
   bool take(void* message, size_t size);  // false: not completely received yet
   void put(const void* message, size_t size);
   Bytes32 keyed_hash(const char* purpose) const;
-  void note_mismatch(int32_t size, Protect protect);
+  State finish();  // compares what both ends say about the job
 
   HandshakeSelf self_;
   Descriptor fd_;

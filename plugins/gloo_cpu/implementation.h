@@ -38,7 +38,6 @@ inline constexpr db_option kOptions[] = {
                "Microseconds for which a waiting rank polls its sockets before it sleeps, if the "
                "machine has a core for each of its ranks; 0: sleep at once. At most 1000."),
 };
-inline constexpr auto kOptionPointers = pointers_to(kOptions);
 
 struct Implementation {
   db_status (*create)(const db_communicator_params* params, db_communicator** result,

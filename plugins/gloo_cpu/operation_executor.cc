@@ -87,89 +87,65 @@ std::vector<int32_t> FailureReporter::ranks_without_timeout(uint64_t sequence) c
 }
 
 OperationExecutor::OperationExecutor(int32_t rank, int32_t size, std::unique_ptr<FullMesh> mesh,
-                                     std::unique_ptr<FailureReporter> reporter,
-                                     const ExecutorLimits& limits)
+                                     const BootstrapStore& store, const CollectiveLimits& limits)
     : rank_(rank),
       size_(size),
       limits_(limits),
       mesh_(std::move(mesh)),
-      reporter_(std::move(reporter)),
+      reporter_(store, rank, size),
       engine_(mesh_ == nullptr ? nullptr
                                : std::make_unique<ConnectionEngine>(rank, mesh_->connections(),
                                                                     limits.chunk_bytes)),
-      collectives_(rank, size, engine_.get(), limits.collectives),
+      collectives_(rank, size, engine_.get(), limits),
       sent_(static_cast<size_t>(size)),
       received_(static_cast<size_t>(size)) {}
 
-db_status OperationExecutor::execute(Op& op, Failure* failure) {
+Failure OperationExecutor::execute(Op& op) {
   try {
-    if (is_point_to_point(op.kind)) return start_message(op, failure);
-    return conclude(op, collectives_.run(op), failure);
+    if (is_point_to_point(op.kind)) return start_message(op);
+    return conclude(op, collectives_.run(op));
   } catch (const std::bad_alloc&) {
     return conclude(
-        op, Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD),
-        failure);
+        op, Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD));
   } catch (const std::exception& error) {
     return conclude(
-        op, Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD),
-        failure);
+        op, Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD));
   }
 }
 
-db_status OperationExecutor::start_message(Op& op, Failure* failure) {
-  if (free_ == nullptr) {
-    free_ = &messages_.emplace_back();
-  }
-  Message* const message = free_;
-  free_ = message->next_free;
-  message->next_free = nullptr;
-  message->group.pending = 0;
+Failure OperationExecutor::start_message(Op& op) {
+  Message* const message = messages_.take();
   op.native = message;
-  const auto peer = static_cast<size_t>(op.root_or_peer);
+  const int32_t peer = op.root_or_peer;
+  const bool sends = op.kind == DB_SEND;
   Header header = make_header(op, size_);
   header.bytes = op.count * op.element;
-  if (op.kind == DB_SEND) {
-    header.sequence = ++sent_[peer];
-    message->out = {};
-    message->out.header = header;
-    message->out.data = static_cast<const uint8_t*>(op.send);
-    message->out.group = &message->group;
-    engine_->send(op.root_or_peer, &message->out);
+  header.sequence = ++(sends ? sent_ : received_)[static_cast<size_t>(peer)];
+  if (sends) {
+    engine_->send(peer, header, op.send, &message->group, &message->out);
   } else {
-    header.sequence = ++received_[peer];
-    message->in = {};
-    message->in.expected = header;
-    message->in.data = static_cast<uint8_t*>(op.recv);
-    message->in.group = &message->group;
-    engine_->receive(op.root_or_peer, &message->in);
+    engine_->receive(peer, header, op.recv, &message->group, &message->in);
   }
-  if (op.blocking) {
-    return finish_message(
-        op, engine_->wait(message->group, op.deadline_ns, limits_.collectives.spin_ns), failure);
-  }
-  return poll(op, failure);
+  if (!op.blocking) return poll(op);
+  return finish_message(op, engine_->wait(message->group, op.deadline_ns, limits_.spin_ns));
 }
 
-db_status OperationExecutor::poll(Op& op, Failure* failure) {
+Failure OperationExecutor::poll(Op& op) {
   const auto* message = static_cast<const Message*>(op.native);
   bool moved = false;
   Failure result;
   if (message->group.pending > 0) result = engine_->progress(&moved);
   if (result.ok() && message->group.pending > 0) {
-    if (now_ns() < op.deadline_ns) return DB_IN_PROGRESS;
+    if (now_ns() < op.deadline_ns) return {DB_IN_PROGRESS};
     result = Failure::make(DB_ERR_TIMEOUT, "", DB_ERROR_COMM_DEAD, op.root_or_peer);
   }
-  return finish_message(op, result, failure);
+  return finish_message(op, std::move(result));
 }
 
-db_status OperationExecutor::finish_message(Op& op, const Failure& result, Failure* failure) {
-  auto* message = static_cast<Message*>(op.native);
-  if (result.ok()) {
-    message->next_free = free_;
-    free_ = message;
-  }
+Failure OperationExecutor::finish_message(Op& op, Failure result) {
+  if (result.ok()) messages_.give_back(static_cast<Message*>(op.native));
   op.native = nullptr;
-  return conclude(op, result, failure);
+  return conclude(op, std::move(result));
 }
 
 void OperationExecutor::cancel(Op& op) {
@@ -183,19 +159,16 @@ void OperationExecutor::abort() {
   if (engine_ != nullptr) engine_->abort();
 }
 
-db_status OperationExecutor::conclude(const Op& op, Failure result, Failure* failure) {
-  if (result.ok()) return DB_OK;
-  if (result.dead() && engine_ != nullptr) {
-    const bool aborted = result.status == DB_ERR_ABORTED;
-    if (result.status == DB_ERR_TIMEOUT) explain_timeout(op, &result);
-    if (result.status == DB_ERR_PEER_LOST) result.message = describe(op) + ": " + result.message;
-    // Store the cause before the connections close, because that is what the other ranks notice.
-    if (!aborted && reporter_ != nullptr) result = reporter_->settle(result);
-    engine_->abort();
-    result.message = "gloo_cpu, rank " + std::to_string(rank_) + ": " + result.message;
-  }
-  *failure = std::move(result);
-  return failure->status;
+Failure OperationExecutor::conclude(const Op& op, Failure result) {
+  if (!result.dead() || engine_ == nullptr) return result;
+  const bool aborted = result.status == DB_ERR_ABORTED;
+  if (result.status == DB_ERR_TIMEOUT) explain_timeout(op, &result);
+  if (result.status == DB_ERR_PEER_LOST) result.message = describe(op) + ": " + result.message;
+  // Store the cause before the connections close, because that is what the other ranks notice.
+  if (!aborted) result = reporter_.settle(result);
+  engine_->abort();
+  result.message = "gloo_cpu, rank " + std::to_string(rank_) + ": " + result.message;
+  return result;
 }
 
 void OperationExecutor::explain_timeout(const Op& op, Failure* failure) const {
@@ -208,9 +181,9 @@ void OperationExecutor::explain_timeout(const Op& op, Failure* failure) const {
     missing = {op.root_or_peer};
   } else {
     if (collectives_.in_first_round()) missing = engine_->silent();
-    if (reporter_ != nullptr) reporter_->report_timeout(collectives_.sequence());
-    if (missing.empty() && reporter_ != nullptr) {
-      missing = reporter_->ranks_without_timeout(collectives_.sequence());
+    reporter_.report_timeout(collectives_.sequence());
+    if (missing.empty()) {
+      missing = reporter_.ranks_without_timeout(collectives_.sequence());
       leave_out(collectives_.received_from(), &missing);
     }
   }

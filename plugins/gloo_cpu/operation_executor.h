@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,48 +39,34 @@ class FailureReporter {
   int32_t size_;
 };
 
-struct ExecutorLimits {
-  CollectiveLimits collectives;
-  uint64_t chunk_bytes = 0;
-};
-
 class OperationExecutor final : public Executor {
  public:
-  // mesh and reporter: NULL if size is 1.
+  // mesh: NULL if size is 1.
   OperationExecutor(int32_t rank, int32_t size, std::unique_ptr<FullMesh> mesh,
-                    std::unique_ptr<FailureReporter> reporter, const ExecutorLimits& limits);
+                    const BootstrapStore& store, const CollectiveLimits& limits);
 
-  db_status execute(Op& op, Failure* failure) override;
-  db_status poll(Op& op, Failure* failure) override;
+  Failure execute(Op& op) override;
+  Failure poll(Op& op) override;
   void cancel(Op& op) override;
 
   // Ends the running operation and everything after it. Never blocks.
   void abort();
 
  private:
-  // A message between two ranks, from submit to completion; both ends number them per direction.
-  struct Message {
-    Group group;
-    Outgoing out;
-    Incoming in;
-    Message* next_free = nullptr;
-  };
-
-  db_status start_message(Op& op, Failure* failure);
-  db_status finish_message(Op& op, const Failure& result, Failure* failure);
-  db_status conclude(const Op& op, Failure result, Failure* failure);
+  Failure start_message(Op& op);
+  Failure finish_message(Op& op, Failure result);
+  Failure conclude(const Op& op, Failure result);
   void explain_timeout(const Op& op, Failure* failure) const;
 
   const int32_t rank_;
   const int32_t size_;
-  const ExecutorLimits limits_;
+  const CollectiveLimits limits_;
   std::unique_ptr<FullMesh> mesh_;
-  std::unique_ptr<FailureReporter> reporter_;
-  std::unique_ptr<ConnectionEngine> engine_;
+  FailureReporter reporter_;
+  std::unique_ptr<ConnectionEngine> engine_;  // NULL if size is 1
   Collectives collectives_;
-  std::deque<Message> messages_;  // all ever made; they never move
-  Message* free_ = nullptr;
-  std::vector<uint64_t> sent_, received_;  // messages so far, by peer
+  MessagePool messages_;
+  std::vector<uint64_t> sent_, received_;  // messages so far, by peer: both ends number them
 };
 
 }  // namespace db::gloo_cpu

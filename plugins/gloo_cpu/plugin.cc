@@ -97,20 +97,13 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_ca
   return DB_OK;
 }
 
-const db_option* const* default_options(uint64_t* count) {
-  *count = kOptionPointers.size();
-  return kOptionPointers.data();
-}
-
 db_status create(const db_communicator_params* params, db_communicator** result, db_error* error) {
-  try {
+  return guarded("gloo_cpu: ", error, [&] {
     const Loaded& found = loaded();
     if (found.implementation != nullptr) return found.implementation->create(params, result, error);
-    if (result != nullptr) *result = nullptr;
+    *result = nullptr;
     return report(DB_ERR_UNSUPPORTED, "gloo_cpu: " + found.problem, error);
-  } catch (...) {
-    return DB_ERR_NO_MEMORY;
-  }
+  });
 }
 
 constexpr DistributedBackend kBackend = {
@@ -123,7 +116,7 @@ constexpr DistributedBackend kBackend = {
     "libgloo's",
     DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
     probe,
-    default_options,
+    default_options<kOptions>,
     create,
     nullptr,  // get_extension
 };

@@ -9,9 +9,8 @@
 namespace db::mpi {
 namespace {
 
-MPI_Op half_operations[2][DB_MAX] = {};  // f16 and bf16; indexed by db_reduce - 1
-// i8, u8, i16 and u16, where Open MPI 4.1's vector code saturates instead of wrapping around.
-MPI_Op narrow_sums[4] = {};
+// Operations of our own, by db_dtype - 1 and db_reduce - 1; NULL: MPI's serves.
+MPI_Op own_operations[DB_BOOL][DB_BXOR] = {};
 
 template <db_dtype kType, db_reduce kReduce>
 void combine(void* in, void* inout, int* count, MPI_Datatype*) {
@@ -19,24 +18,19 @@ void combine(void* in, void* inout, int* count, MPI_Datatype*) {
   function(inout, inout, in, static_cast<size_t>(*count));
 }
 
-template <db_dtype kType>
-int make_operations(MPI_Op* operations) {
-  MPI_User_function* const functions[] = {combine<kType, DB_SUM>, combine<kType, DB_PROD>,
-                                          combine<kType, DB_MIN>, combine<kType, DB_MAX>};
-  for (int i = 0; i < DB_MAX; ++i)
-    if (const int code = MPI_Op_create(functions[i], 1, &operations[i]); code != MPI_SUCCESS)
-      return code;
-  return MPI_SUCCESS;
+template <db_dtype kType, db_reduce... kReduces>
+int make_operations() {
+  int code = MPI_SUCCESS;
+  const auto make = [&](MPI_User_function* function, db_reduce reduce) {
+    if (code == MPI_SUCCESS)
+      code = MPI_Op_create(function, 1, &own_operations[kType - 1][reduce - 1]);
+  };
+  (make(combine<kType, kReduces>, kReduces), ...);
+  return code;
 }
 
-int make_narrow_sums() {
-  MPI_User_function* const functions[] = {combine<DB_I8, DB_SUM>, combine<DB_U8, DB_SUM>,
-                                          combine<DB_I16, DB_SUM>, combine<DB_U16, DB_SUM>};
-  for (int i = 0; i < 4; ++i)
-    if (const int code = MPI_Op_create(functions[i], 1, &narrow_sums[i]); code != MPI_SUCCESS)
-      return code;
-  return MPI_SUCCESS;
-}
+// Exchanged with one peer at a time in an all_to_all, in bytes.
+constexpr uint64_t kExchangeChunk = 16 << 20;
 
 // For messages that belong to a collective; above the tags of SEND and RECV.
 constexpr int kTag = 1 << 15;
@@ -61,12 +55,6 @@ bool to_ints(const uint64_t* counts, int32_t size, uint64_t limit, std::vector<i
     if (total > limit) return false;
   }
   return true;
-}
-
-uint64_t before(const uint64_t* counts, int32_t rank) {
-  uint64_t total = 0;
-  for (int32_t i = 0; i < rank; ++i) total += counts[i];
-  return total;
 }
 
 }  // namespace
@@ -99,16 +87,18 @@ MPI_Datatype datatype(db_dtype dtype) {
 }
 
 int make_reductions() {
-  int code = make_operations<DB_F16>(half_operations[0]);
-  if (code == MPI_SUCCESS) code = make_operations<DB_BF16>(half_operations[1]);
-  return code == MPI_SUCCESS ? make_narrow_sums() : code;
+  for (const int code : {make_operations<DB_F16, DB_SUM, DB_PROD, DB_MIN, DB_MAX>(),
+                         make_operations<DB_BF16, DB_SUM, DB_PROD, DB_MIN, DB_MAX>(),
+                         // Open MPI 4.1's vector code saturates instead of wrapping around.
+                         make_operations<DB_I8, DB_SUM>(), make_operations<DB_U8, DB_SUM>(),
+                         make_operations<DB_I16, DB_SUM>(), make_operations<DB_U16, DB_SUM>()})
+    if (code != MPI_SUCCESS) return code;
+  return MPI_SUCCESS;
 }
 
 MPI_Op reduction(db_dtype dtype, db_reduce reduce) {
   if (reduce == DB_AVG || reduce == DB_PREMUL_SUM) reduce = DB_SUM;
-  if (dtype == DB_F16) return half_operations[0][reduce - 1];
-  if (dtype == DB_BF16) return half_operations[1][reduce - 1];
-  if (reduce == DB_SUM && dtype >= DB_I8 && dtype <= DB_U16) return narrow_sums[dtype - DB_I8];
+  if (const MPI_Op own = own_operations[dtype - 1][reduce - 1]; own != nullptr) return own;
   const bool boolean = dtype == DB_BOOL;
   switch (reduce) {
     case DB_SUM:
@@ -263,7 +253,7 @@ int Collectives::all_gather_v(const Op& op) {
   if (to_ints(op.recv_counts, size_, tuning_.max_elements, &counts_, &offsets_))
     return MPI_Allgatherv(input(op), counts_[static_cast<size_t>(rank_)], type, op.recv,
                           counts_.data(), offsets_.data(), type, comm_);
-  char* const mine = out(op) + before(op.recv_counts, rank_) * op.element;
+  char* const mine = out(op) + part_offset(op, op.recv_counts, rank_);
   if (!op.in_place && op.send_size != 0) std::memcpy(mine, op.send, op.send_size * op.element);
   char* part = out(op);
   for (int32_t root = 0; root < size_; ++root) {
@@ -280,13 +270,8 @@ int Collectives::reduce_scatter(const Op& op) {
   const MPI_Datatype type = datatype(op.dtype);
   const ReduceFunction combine = reduce_function(op.dtype, op.reduce);
   const bool premul = op.reduce == DB_PREMUL_SUM;
-  const auto part = [&](int32_t r) {
-    return op.recv_counts != nullptr ? op.recv_counts[r] : op.count;
-  };
-  const auto begin = [&](int32_t r) {
-    return in(op) + op.element * (op.recv_counts != nullptr ? before(op.recv_counts, r)
-                                                            : op.count * static_cast<uint64_t>(r));
-  };
+  const auto part = [&](int32_t r) { return part_size(op, op.recv_counts, r); };
+  const auto begin = [&](int32_t r) { return in(op) + part_offset(op, op.recv_counts, r); };
   uint64_t longest = 0;
   for (int32_t r = 0; r < size_; ++r) longest = std::max(longest, part(r));
   const uint64_t step =
@@ -330,19 +315,13 @@ int Collectives::reduce_scatter(const Op& op) {
 // k pairs the ranks that sum to k modulo the size, so that both ranks of a pair are in it together.
 int Collectives::all_to_all(const Op& op) {
   const MPI_Datatype type = datatype(op.dtype);
-  const uint64_t step = piece(op, tuning_.exchange_chunk);
-  const auto count = [&](const uint64_t* counts, int32_t r) {
-    return counts != nullptr ? counts[r] : op.count;
-  };
-  const auto offset = [&](const uint64_t* counts, int32_t r) {
-    return op.element *
-           (counts != nullptr ? before(counts, r) : op.count * static_cast<uint64_t>(r));
-  };
+  const uint64_t step = piece(op, kExchangeChunk);
   for (int32_t k = 0; k < size_; ++k) {
     const int32_t peer = (k - rank_ + size_) % size_;
-    const uint64_t leaving = count(op.send_counts, peer), coming = count(op.recv_counts, peer);
-    const char* const data = in(op) + offset(op.send_counts, peer);
-    char* const place = out(op) + offset(op.recv_counts, peer);
+    const uint64_t leaving = part_size(op, op.send_counts, peer);
+    const uint64_t coming = part_size(op, op.recv_counts, peer);
+    const char* const data = in(op) + part_offset(op, op.send_counts, peer);
+    char* const place = out(op) + part_offset(op, op.recv_counts, peer);
     if (peer == rank_) {
       if (coming != leaving) return MPI_ERR_COUNT;
       if (!op.in_place && coming != 0) std::memcpy(place, data, coming * op.element);

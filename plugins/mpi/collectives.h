@@ -47,7 +47,6 @@ class Extent {
 struct Tuning {
   uint64_t all_reduce_chunk = 16 << 20;  // bytes; measured
   uint64_t reduce_scatter_chunk = 1 << 20;
-  uint64_t exchange_chunk = 16 << 20;
   uint64_t max_elements = 1 << 30;  // per MPI call; lower only in tests
 };
 

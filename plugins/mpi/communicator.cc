@@ -1,12 +1,8 @@
 #include "mpi/communicator.h"
 
-#include <new>
 #include <string>
-#include <system_error>
 
-#include "mpi/collectives.h"
 #include "mpi/runtime.h"
-#include "mpi/watchdog.h"
 
 namespace db::mpi {
 namespace {
@@ -14,161 +10,81 @@ namespace {
 // Open MPI's handles are pointers.
 static_assert(sizeof(MPI_Request) == sizeof(void*));
 
-db_status failed(int code, const Op& op, Failure* failure) {
-  *failure = mpi_failure(code, describe(op));
-  failure->failed_rank = op.root_or_peer;
-  return failure->status;
+Failure message_failure(int code, const Op& op) {
+  Failure failure = mpi_failure(code, describe(op));
+  failure.failed_rank = op.root_or_peer;
+  return failure;
 }
 
-}  // namespace
-
-db_status PointToPoint::start(Op& op, Failure* failure) const {
-  const Extent all(op.count, datatype(op.dtype), max_elements);
-  MPI_Request request = MPI_REQUEST_NULL;
-  // poll() and cancel() complete the request, which the analyzer cannot see.
-  // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
-  const int code =
-      op.kind == DB_SEND
-          ? MPI_Isend(op.send, all.count(), all.type(), op.root_or_peer, op.tag, comm, &request)
-          : MPI_Irecv(op.recv, all.count(), all.type(), op.root_or_peer, op.tag, comm, &request);
-  if (code != MPI_SUCCESS) return failed(code, op, failure);
-  op.native = request;
-  return poll(op, failure);
-  // NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
+Communicator& of(db_communicator* communicator) {
+  return static_cast<Communicator&>(*communicator);
 }
-
-db_status PointToPoint::poll(Op& op, Failure* failure) const {
-  auto request = static_cast<MPI_Request>(op.native);
-  MPI_Status status;
-  int done = 0;
-  int code = MPI_Test(&request, &done, &status);
-  op.native = request;
-  if (code == MPI_SUCCESS && done == 0) {
-    if (now_ns() < op.deadline_ns) return DB_IN_PROGRESS;
-    int taken_back = 0;
-    if (op.kind == DB_RECV && MPI_Cancel(&request) == MPI_SUCCESS &&
-        MPI_Test(&request, &done, &status) == MPI_SUCCESS && done != 0)
-      MPI_Test_cancelled(&status, &taken_back);
-    if (taken_back == 0 && done == 0) Watch::give_up(rank, op);
-    op.native = request;
-    if (taken_back != 0) {
-      *failure =
-          Failure::make(DB_ERR_TIMEOUT,
-                        describe(op) + ": no message with tag " + std::to_string(op.tag) +
-                            " arrived within " + std::to_string(op.timeout_ns / 1'000'000) + " ms",
-                        DB_ERROR_COMM_DEAD, op.root_or_peer);
-      return failure->status;
-    }
-  }
-  if (code != MPI_SUCCESS) return failed(code, op, failure);
-  if (op.kind == DB_SEND) return DB_OK;
-  MPI_Count bytes = 0;
-  code = MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-  if (code == MPI_SUCCESS && static_cast<uint64_t>(bytes) == op.count * op.element) return DB_OK;
-  *failure = Failure::make(DB_ERR_MISMATCH,
-                           describe(op) + ": rank " + std::to_string(op.root_or_peer) + " sent " +
-                               std::to_string(bytes) + " bytes, rank " + std::to_string(rank) +
-                               " expects " + std::to_string(op.count * op.element),
-                           DB_ERROR_COMM_DEAD, op.root_or_peer);
-  return failure->status;
-}
-
-void PointToPoint::cancel(Op& op) const {
-  auto request = static_cast<MPI_Request>(op.native);
-  if (request == MPI_REQUEST_NULL || !is_up()) return;
-  if (op.kind == DB_RECV) MPI_Cancel(&request);
-  MPI_Request_free(&request);
-  op.native = nullptr;
-}
-
-namespace {
-
-// No exception crosses the ABI; only memory and threads can run out here.
-template <class Function>
-db_status guarded(db_error* error, const Function& function) noexcept {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return report(DB_ERR_NO_MEMORY, "out of memory", error);
-  } catch (const std::system_error& e) {
-    return report(Failure::make(DB_ERR_SYSTEM, e.what(), 0, -1, e.code().value()), error);
-  } catch (const std::exception& e) {
-    return report(DB_ERR_INTERNAL, e.what(), error);
-  }
+const Communicator& of(const db_communicator* communicator) {
+  return static_cast<const Communicator&>(*communicator);
 }
 
 db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
-  if (op == nullptr || score == nullptr || !DB_HAS(op, db_op, memory))
-    return DB_ERR_INVALID_ARGUMENT;
   *score = host_supports(*op);
   return DB_OK;
 }
 
-db_status submit(db_communicator* c, const db_op* op, db_request** request, db_error* error) {
-  if (c == nullptr || request == nullptr)
-    return report(DB_ERR_INVALID_ARGUMENT, "submit: communicator or request is NULL", error);
+db_status submit(db_communicator* communicator, const db_op* op, db_request** request,
+                 db_error* error) {
   *request = nullptr;
-  return guarded(error, [&] { return Communicator::of(c).submit(op, request, error); });
+  return guarded("", error, [&] { return of(communicator).submit(op, request, error); });
 }
 
-db_status split(db_communicator* c, int32_t color, int32_t key, db_communicator** result,
+db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
                 db_error* error) {
-  if (c == nullptr || result == nullptr)
-    return report(DB_ERR_INVALID_ARGUMENT, "split: communicator or result is NULL", error);
   *result = nullptr;
-  return guarded(error, [&] { return Communicator::of(c).split(color, key, result, error); });
+  return guarded("", error, [&] { return of(communicator).split(color, key, result, error); });
 }
 
-db_status async_error(const db_communicator* c, db_error* error) {
-  return Communicator::of(c).async_error(error);
+db_status async_error(const db_communicator* communicator, db_error* error) {
+  return of(communicator).async_error(error);
 }
 
-db_status abort(db_communicator* c) {
-  Communicator::of(c).abort();
+db_status abort(db_communicator* communicator) {
+  of(communicator).abort();
   return DB_ERR_UNSUPPORTED;
 }
 
-void destroy(db_communicator* c) {
-  if (c != nullptr) delete &Communicator::of(c);
-}
-
-const void* communicator_extension(const db_communicator*, const char*) { return nullptr; }
+void destroy(db_communicator* communicator) { delete &of(communicator); }
 
 db_status wait_host(db_request* request, int64_t timeout_ns, db_error* error) {
-  return guarded(error, [&] { return SerialQueue::wait(request, timeout_ns, error); });
+  return guarded("", error, [&] { return SerialQueue::wait(request, timeout_ns, error); });
 }
 
-constexpr db_communicator_functions kFunctions = {sizeof(db_communicator_functions),
-                                                  supports,
-                                                  submit,
-                                                  SerialQueue::test,
-                                                  wait_host,
-                                                  nullptr,
-                                                  SerialQueue::release,
-                                                  split,
-                                                  async_error,
-                                                  abort,
-                                                  destroy,
-                                                  communicator_extension};
+constexpr db_communicator_functions kFunctions = {
+    sizeof(db_communicator_functions),
+    supports,
+    submit,
+    SerialQueue::test,
+    wait_host,
+    nullptr,  // wait_stream: host memory only
+    SerialQueue::release,
+    split,
+    async_error,
+    abort,
+    destroy,
+    nullptr,  // get_extension
+};
 
 }  // namespace
 
-Communicator::Communicator(MPI_Comm comm, int32_t rank, int32_t size, const Tuning& tuning,
+Communicator::Communicator(MPI_Comm comm, int32_t own_rank, int32_t ranks, const Tuning& tuning,
                            int64_t default_timeout_ns)
-    : handle_{{sizeof(db_communicator), &kFunctions, rank, size}, this},
+    : db_communicator{sizeof(db_communicator), &kFunctions, own_rank, ranks},
       comm_(comm),
-      rank_(rank),
-      size_(size),
       tuning_(tuning),
       default_timeout_ns_(default_timeout_ns),
-      collectives_(comm, rank, size, tuning),
-      point_to_point_{comm, rank, tuning.max_elements},
-      queue_(this, size) {
-  watch_.set_rank(rank);
+      collectives_(comm, own_rank, ranks, tuning),
+      queue_(this, ranks) {
+  watch_.set_rank(own_rank);
 }
 
 Failure Communicator::create(MPI_Comm comm, const Tuning& tuning, int64_t default_timeout_ns,
-                             std::unique_ptr<Communicator>* result) {
+                             db_communicator** result) {
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   int rank = 0, size = 0;
   MPI_Comm_rank(comm, &rank);
@@ -178,7 +94,7 @@ Failure Communicator::create(MPI_Comm comm, const Tuning& tuning, int64_t defaul
   made->watch_.begin("setting up a communicator", default_timeout_ns);
   Failure failure = EntryBarrier::create(comm, &made->entry_barrier_);
   made->watch_.end();
-  if (failure.ok()) *result = std::move(made);
+  if (failure.ok()) *result = made.release();
   return failure;
 }
 
@@ -191,50 +107,97 @@ Communicator::~Communicator() {
   if (clean && is_up()) MPI_Comm_free(&comm);
 }
 
-Communicator& Communicator::of(db_communicator* c) { return *reinterpret_cast<Handle*>(c)->owner; }
-
-const Communicator& Communicator::of(const db_communicator* c) {
-  return *reinterpret_cast<const Handle*>(c)->owner;
-}
-
 db_status Communicator::submit(const db_op* raw, db_request** request, db_error* error) {
   Op op;
-  const Failure invalid = validate(raw, rank_, size_, default_timeout_ns_, &op);
+  const Failure invalid = validate(raw, rank, size, default_timeout_ns_, &op);
   if (!invalid.ok()) return report(invalid, error);
   return queue_.submit(op, request, error);
 }
 
-db_status Communicator::execute(Op& op, Failure* failure) {
-  if (is_point_to_point(op.kind)) {
-    const db_status status = point_to_point_.start(op, failure);
-    if (status < 0) failed(*failure);
-    return status;
-  }
+Failure Communicator::execute(Op& op) {
+  return noted(is_point_to_point(op.kind) ? start_message(op) : run(op));
+}
+
+Failure Communicator::poll(Op& op) { return noted(poll_message(op)); }
+
+// failure, after telling the peers that this rank takes part in nothing more if it is fatal.
+Failure Communicator::noted(Failure failure) {
+  if (failure.dead() && entry_barrier_ != nullptr) entry_barrier_->withdraw();
+  return failure;
+}
+
+Failure Communicator::run(const Op& op) {
   const InsideMpi inside;
   if (entry_barrier_ != nullptr) {
-    if (entry_barrier_->enter(op, failure) != DB_OK) {
-      failed(*failure);
-      return failure->status;
-    }
-    if (op.kind == DB_BARRIER) return DB_OK;  // the entry barrier acted as the barrier
+    Failure failure = entry_barrier_->enter(op);
+    // The entry barrier acts as the barrier.
+    if (!failure.ok() || op.kind == DB_BARRIER) return failure;
   }
   watch_.begin(op);
   const int code = collectives_.run(op);
   watch_.end();
-  if (code == MPI_SUCCESS) return DB_OK;
-  *failure = mpi_failure(code, describe(op));
-  failed(*failure);
-  return failure->status;
+  return code == MPI_SUCCESS ? Failure{} : mpi_failure(code, describe(op));
 }
 
-db_status Communicator::poll(Op& op, Failure* failure) {
-  const db_status status = point_to_point_.poll(op, failure);
-  if (status < 0) failed(*failure);
-  return status;
+// SEND and RECV: started in order, then polled, so that two ranks that send to each other do not
+// wait for each other. Op::native holds the MPI_Request.
+
+Failure Communicator::start_message(Op& op) {
+  const Extent all(op.count, datatype(op.dtype), tuning_.max_elements);
+  MPI_Request request = MPI_REQUEST_NULL;
+  // poll() and cancel() complete the request, which the analyzer cannot see.
+  // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
+  const int code =
+      op.kind == DB_SEND
+          ? MPI_Isend(op.send, all.count(), all.type(), op.root_or_peer, op.tag, comm_, &request)
+          : MPI_Irecv(op.recv, all.count(), all.type(), op.root_or_peer, op.tag, comm_, &request);
+  if (code != MPI_SUCCESS) return message_failure(code, op);
+  op.native = request;
+  return poll_message(op);
+  // NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
 }
 
-void Communicator::failed(const Failure& failure) {
-  if (failure.dead() && entry_barrier_ != nullptr) entry_barrier_->withdraw();
+// At the deadline a RECV is canceled (DB_ERR_TIMEOUT). If MPI cannot cancel it (a SEND, or a RECV
+// that is already receiving data), the process exits.
+Failure Communicator::poll_message(Op& op) const {
+  auto request = static_cast<MPI_Request>(op.native);
+  MPI_Status status;
+  int done = 0;
+  int code = MPI_Test(&request, &done, &status);
+  op.native = request;
+  if (code == MPI_SUCCESS && done == 0) {
+    if (now_ns() < op.deadline_ns) return {DB_IN_PROGRESS};
+    int taken_back = 0;
+    if (op.kind == DB_RECV && MPI_Cancel(&request) == MPI_SUCCESS &&
+        MPI_Test(&request, &done, &status) == MPI_SUCCESS && done != 0)
+      MPI_Test_cancelled(&status, &taken_back);
+    if (taken_back == 0 && done == 0) Watch::give_up(rank, op);
+    op.native = request;
+    if (taken_back != 0)
+      return Failure::make(DB_ERR_TIMEOUT,
+                           describe(op) + ": no message with tag " + std::to_string(op.tag) +
+                               " arrived within " + std::to_string(op.timeout_ns / 1'000'000) +
+                               " ms",
+                           DB_ERROR_COMM_DEAD, op.root_or_peer);
+  }
+  if (code != MPI_SUCCESS) return message_failure(code, op);
+  if (op.kind == DB_SEND) return {};
+  MPI_Count bytes = 0;
+  code = MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  if (code == MPI_SUCCESS && static_cast<uint64_t>(bytes) == op.count * op.element) return {};
+  return Failure::make(DB_ERR_MISMATCH,
+                       describe(op) + ": rank " + std::to_string(op.root_or_peer) + " sent " +
+                           std::to_string(bytes) + " bytes, rank " + std::to_string(rank) +
+                           " expects " + std::to_string(op.count * op.element),
+                       DB_ERROR_COMM_DEAD, op.root_or_peer);
+}
+
+void Communicator::cancel(Op& op) {
+  auto request = static_cast<MPI_Request>(op.native);
+  if (request == MPI_REQUEST_NULL || !is_up()) return;
+  if (op.kind == DB_RECV) MPI_Cancel(&request);
+  MPI_Request_free(&request);
+  op.native = nullptr;
 }
 
 void Communicator::abort() {
@@ -253,13 +216,9 @@ db_status Communicator::split(int32_t color, int32_t key, db_communicator** resu
   if (code != MPI_SUCCESS) {
     failure = mpi_failure(code, "split");
   } else if (part != MPI_COMM_NULL) {
-    std::unique_ptr<Communicator> made;
-    failure = create(part, tuning_, default_timeout_ns_, &made);
-    if (failure.ok()) *result = made.release()->handle();
+    failure = create(part, tuning_, default_timeout_ns_, result);
   }
-  if (failure.ok()) return DB_OK;
-  failed(failure);
-  queue_.fail(failure);
+  if (!failure.ok()) queue_.fail(noted(failure));
   return report(failure, error);
 }
 

@@ -163,7 +163,7 @@ Failure EntryBarrier::create(MPI_Comm comm, std::unique_ptr<EntryBarrier>* entry
   return code == MPI_SUCCESS ? Failure{} : failed(code);
 }
 
-db_status EntryBarrier::enter(const Op& op, Failure* failure) {
+Failure EntryBarrier::enter(const Op& op) {
   RankSlot* const mine = slot(rank_);
   const uint32_t number = number_.load(std::memory_order_relaxed) + 1;
   number_.store(number, std::memory_order_relaxed);
@@ -177,10 +177,10 @@ db_status EntryBarrier::enter(const Op& op, Failure* failure) {
     if (peer == rank_) continue;
     RankSlot* const theirs = slot(peer);
     if (static_cast<int32_t>(theirs->arrived.load(std::memory_order_acquire) - number) < 0) {
-      const db_status status = wait_for(peer, number, op, failure);
-      if (status != DB_OK) {
+      Failure failure = wait_for(peer, number, op);
+      if (!failure.ok()) {
         withdraw(number);
-        return status;
+        return failure;
       }
     }
     const Fingerprint& other = theirs->fingerprints[number % 2];
@@ -189,21 +189,20 @@ db_status EntryBarrier::enter(const Op& op, Failure* failure) {
     if (their_what == what && their_size == size) {
       if (!is_gone(peer, number)) continue;
       withdraw(number);
-      return lost(peer, op, failure);
+      return lost(peer, op);
     }
     withdraw(number);
-    *failure = Failure::make(DB_ERR_MISMATCH,
-                             "the ranks disagree on collective operation " +
-                                 std::to_string(number) + ": rank " + std::to_string(rank_) +
-                                 " called " + unpack(what, size) + ", rank " +
-                                 std::to_string(peer) + " called " + unpack(their_what, their_size),
-                             DB_ERROR_COMM_DEAD, peer);
-    return failure->status;
+    return Failure::make(DB_ERR_MISMATCH,
+                         "the ranks disagree on collective operation " + std::to_string(number) +
+                             ": rank " + std::to_string(rank_) + " called " + unpack(what, size) +
+                             ", rank " + std::to_string(peer) + " called " +
+                             unpack(their_what, their_size),
+                         DB_ERROR_COMM_DEAD, peer);
   }
-  return DB_OK;
+  return {};
 }
 
-db_status EntryBarrier::wait_for(int32_t peer, uint32_t number, const Op& op, Failure* failure) {
+Failure EntryBarrier::wait_for(int32_t peer, uint32_t number, const Op& op) {
   RankSlot* const theirs = slot(peer);
   const auto come = [&] {
     return static_cast<int32_t>(theirs->arrived.load(std::memory_order_acquire) - number) >= 0;
@@ -214,52 +213,48 @@ db_status EntryBarrier::wait_for(int32_t peer, uint32_t number, const Op& op, Fa
                                        : kWorkerSpinNs;
   for (int64_t now = begin; now - begin < spin; now = now_ns()) {
     for (int i = 0; i < 8; ++i) {
-      if (come()) return DB_OK;
+      if (come()) return {};
       oversubscribed_ ? static_cast<void>(sched_yield()) : cpu_pause();
     }
   }
   theirs->sleepers.fetch_add(1, std::memory_order_seq_cst);
-  db_status status = DB_OK;
+  Failure failure;
   while (!come()) {
     const uint32_t seen = theirs->arrived.load(std::memory_order_seq_cst);
     if (static_cast<int32_t>(seen - number) >= 0) break;
     const int64_t left = op.deadline_ns - now_ns();
     if (slot(rank_)->gone.load(std::memory_order_acquire) != 0) {
-      *failure =
+      failure =
           Failure::make(DB_ERR_ABORTED, describe(op) + ": abort was called", DB_ERROR_COMM_DEAD);
-      status = failure->status;
     } else if (is_gone(peer, number) || has_died(theirs->pid)) {
       if (come()) break;
-      status = lost(peer, op, failure);
+      failure = lost(peer, op);
     } else if (left <= 0) {
-      *failure = Failure::make(
+      failure = Failure::make(
           DB_ERR_TIMEOUT,
           describe(op) + ": rank " + std::to_string(peer) + " has not joined it within " +
               std::to_string(op.timeout_ns / 1'000'000) +
               " ms; it is slower, stuck, or takes another path through the program",
           DB_ERROR_COMM_DEAD, peer);
-      status = failure->status;
     }
-    if (status != DB_OK) break;
+    if (!failure.ok()) break;
     futex_wait(&theirs->arrived, seen, std::min(left, kSliceNs));
   }
   theirs->sleepers.fetch_sub(1, std::memory_order_relaxed);
-  return status;
+  return failure;
 }
 
-db_status EntryBarrier::lost(int32_t peer, const Op& op, Failure* failure) {
-  const bool died = has_died(slot(peer)->pid);
+Failure EntryBarrier::lost(int32_t peer, const Op& op) const {
+  const int32_t pid = slot(peer)->pid;
   const std::string who = describe(op) + ": rank " + std::to_string(peer);
-  *failure =
-      Failure::make(DB_ERR_PEER_LOST,
-                    died ? who + " has exited (process " + std::to_string(slot(peer)->pid) + ")"
-                         : who +
-                               " has left the communicator, after an error of its own or "
-                               "by destroying it",
-                    died ? uint32_t{DB_ERROR_COMM_DEAD}
-                         : uint32_t{DB_ERROR_COMM_DEAD} | uint32_t{DB_ERROR_REMOTE},
-                    peer);
-  return failure->status;
+  if (has_died(pid))
+    return Failure::make(DB_ERR_PEER_LOST,
+                         who + " has exited (process " + std::to_string(pid) + ")",
+                         DB_ERROR_COMM_DEAD, peer);
+  return Failure::make(
+      DB_ERR_PEER_LOST,
+      who + " has left the communicator, after an error of its own or by destroying it",
+      uint32_t{DB_ERROR_COMM_DEAD} | uint32_t{DB_ERROR_REMOTE}, peer);
 }
 
 bool EntryBarrier::is_gone(int32_t rank, uint32_t number) const {

@@ -32,7 +32,7 @@ class EntryBarrier {
 
   // Waits until every rank has arrived with the same operation. A failure kills the communicator,
   // and the peers are notified.
-  db_status enter(const Op& op, Failure* failure);
+  Failure enter(const Op& op);
 
   // This rank takes part in no further operation: peers that wait for it, and its own enter(),
   // return at once.
@@ -41,10 +41,10 @@ class EntryBarrier {
  private:
   struct RankSlot;
   EntryBarrier(void* memory, size_t bytes, int32_t rank, int32_t size, bool oversubscribed);
-  db_status wait_for(int32_t peer, uint32_t number, const Op& op, Failure* failure);
+  Failure wait_for(int32_t peer, uint32_t number, const Op& op);
   void withdraw(uint32_t from);
   bool is_gone(int32_t rank, uint32_t number) const;
-  db_status lost(int32_t peer, const Op& op, Failure* failure);
+  Failure lost(int32_t peer, const Op& op) const;
   RankSlot* slot(int32_t rank) const;
 
   void* const memory_;

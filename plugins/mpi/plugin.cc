@@ -2,7 +2,6 @@
 #include <coupler/distributed_backend.h>
 #include <mpi.h>
 
-#include <iterator>
 #include <mutex>
 #include <string>
 
@@ -28,12 +27,6 @@ constexpr db_option kOptions[] = {
         "yields if the machine has fewer cores than ranks, or than threads of its ranks that run "
         "collectives."),
 };
-constexpr auto kDefaults = pointers_to(kOptions);
-
-const db_option* const* default_options(uint64_t* count) {
-  if (count != nullptr) *count = kDefaults.size();
-  return kDefaults.data();
-}
 
 db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_capacity) {
   try {
@@ -57,11 +50,7 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_ca
   }
 }
 
-Failure read_options(const db_communicator_params& params, Tuning* tuning, Yield* yield) {
-  Options options;
-  Failure failure = Options::parse(kDefaults.data(), kDefaults.size(), params.options,
-                                   params.option_count, &options);
-  if (!failure.ok()) return failure;
+Failure read_settings(const Options& options, Tuning* tuning, Yield* yield) {
   const struct {
     const char* key;
     int64_t most;
@@ -70,19 +59,15 @@ Failure read_options(const db_communicator_params& params, Tuning* tuning, Yield
                  {"reduce_scatter_chunk", INT64_MAX, &tuning->reduce_scatter_chunk},
                  {"max_elements", 1 << 30, &tuning->max_elements}};
   for (const auto& number : numbers) {
-    const int64_t value = options.i64(number.key);
-    if (value < 1 || value > number.most)
-      return Failure::make(DB_ERR_INVALID_ARGUMENT, std::string("option '") + number.key + "' is " +
-                                                        std::to_string(value) + "; valid: 1 to " +
-                                                        std::to_string(number.most));
+    int64_t value = 0;
+    Failure failure = read_number(options, number.key, 1, number.most, &value);
+    if (!failure.ok()) return failure;
     *number.target = static_cast<uint64_t>(value);
   }
-  const std::string& word = options.string("yield_when_idle");
-  if (word != "auto" && word != "always" && word != "never")
-    return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                         "option 'yield_when_idle' is '" + word + "'; valid: auto, always, never");
-  *yield = word == "auto" ? Yield::kAuto : word == "always" ? Yield::kAlways : Yield::kNever;
-  return {};
+  size_t word = 0;
+  Failure failure = read_word(options, "yield_when_idle", {"auto", "always", "never"}, &word);
+  *yield = static_cast<Yield>(word);
+  return failure;
 }
 
 // The host's rank and size must equal MPI's, or data would go to the wrong ranks.
@@ -97,23 +82,22 @@ Failure check_ranks(const db_communicator_params& params) {
   text += launched_by_mpi() ? "; let mpirun set the rank: unset RANK and WORLD_SIZE"
                             : "; it was not started by mpirun: use coupler launch, or mpirun -n " +
                                   std::to_string(params.size);
-  return Failure::make(DB_ERR_INVALID_ARGUMENT, text);
+  return Failure::invalid(text);
 }
 
-Failure make_communicator(const db_communicator_params& params,
-                          std::unique_ptr<Communicator>* result) {
+Failure make_communicator(const db_communicator_params& params, const Options& options,
+                          db_communicator** result) {
   Tuning tuning;
   Yield yield = Yield::kAuto;
-  Failure failure = read_options(params, &tuning, &yield);
+  Failure failure = read_settings(options, &tuning, &yield);
   if (!failure.ok()) return failure;
   // Without a launcher, MPI would start with a single rank, whatever the job's size.
   if (params.size > 1 && !launched_by_mpi())
-    return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                         "rank " + std::to_string(params.rank) + " of " +
-                             std::to_string(params.size) +
-                             " was not started by mpirun, which the mpi backend needs: use coupler "
-                             "launch, or mpirun -n " +
-                             std::to_string(params.size));
+    return Failure::invalid("rank " + std::to_string(params.rank) + " of " +
+                            std::to_string(params.size) +
+                            " was not started by mpirun, which the mpi backend needs: use coupler "
+                            "launch, or mpirun -n " +
+                            std::to_string(params.size));
   failure = start(yield, params.local_size, params.default_timeout_ns);
   if (failure.ok()) failure = check_ranks(params);
   if (!failure.ok()) return failure;
@@ -131,33 +115,13 @@ Failure make_communicator(const db_communicator_params& params,
 }
 
 db_status create(const db_communicator_params* params, db_communicator** result, db_error* error) {
-  if (params == nullptr || result == nullptr ||
-      !DB_HAS(params, db_communicator_params, default_timeout_ns))
-    return report(DB_ERR_INVALID_ARGUMENT,
-                  "create: params or result is NULL, or params.struct_size is too small", error);
-  *result = nullptr;
-  if (params->size < 1 || params->rank < 0 || params->rank >= params->size ||
-      params->default_timeout_ns <= 0)
-    return report(DB_ERR_INVALID_ARGUMENT,
-                  "create: rank " + std::to_string(params->rank) + " of " +
-                      std::to_string(params->size) + " with a timeout of " +
-                      std::to_string(params->default_timeout_ns) +
-                      " ns; ranks go from 0 to size - 1, and the timeout must be positive",
-                  error);
-  try {
-    std::unique_ptr<Communicator> made;
-    const Failure failure = make_communicator(*params, &made);
-    if (!failure.ok()) return report(failure, error);
-    *result = made.release()->handle();
-    return DB_OK;
-  } catch (const std::bad_alloc&) {
-    return report(DB_ERR_NO_MEMORY, "create: out of memory", error);
-  } catch (const std::exception& e) {
-    return report(DB_ERR_SYSTEM, std::string("create: ") + e.what(), error);
-  }
+  return guarded("create: ", error, [&] {
+    Options options;
+    Failure failure = read_params(kPointersTo<kOptions>.data(), kPointersTo<kOptions>.size(),
+                                  params, result, &options);
+    return failure.ok() ? make_communicator(*params, options, result) : failure;
+  });
 }
-
-const void* get_extension(const char*) { return nullptr; }
 
 constexpr DistributedBackend kBackend = {
     sizeof(DistributedBackend),
@@ -168,9 +132,9 @@ constexpr DistributedBackend kBackend = {
     "Open MPI: the fastest transport for CPU tensors on one machine, and the one clusters provide.",
     DB_CAP_SPLIT | DB_CAP_HOST_MEMORY | DB_CAP_NEEDS_MPI_LAUNCH,
     probe,
-    default_options,
+    default_options<kOptions>,
     create,
-    get_extension};
+    nullptr};  // get_extension
 
 }  // namespace
 }  // namespace db::mpi

@@ -29,8 +29,8 @@ void turn_switch() {
             yield_threshold.load(std::memory_order_relaxed));
 }
 
-}  // namespace
-
+// From now on, waiting threads yield while at least this many of this process are inside. Does
+// nothing if the MPI library has no such switch (only Open MPI has one).
 void yield_when_oversubscribed(int32_t threads) {
   // Open MPI reads its setting mpi_yield_when_idle only at start-up and applies it this way.
   const auto function =
@@ -39,6 +39,8 @@ void yield_when_oversubscribed(int32_t threads) {
   set_yield = function;
   yield_threshold.store(threads, std::memory_order_release);
 }
+
+}  // namespace
 
 InsideMpi::InsideMpi() {
   const int32_t now = inside.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -81,8 +83,7 @@ Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (finalized != 0)
-    return Failure::make(DB_ERR_INVALID_ARGUMENT,
-                         "MPI is already finalized in this process and cannot be started again");
+    return Failure::invalid("MPI is already finalized in this process and cannot be started again");
   int provided = MPI_THREAD_SINGLE;
   if (initialized == 0) {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);

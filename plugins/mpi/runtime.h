@@ -17,10 +17,6 @@ namespace db::mpi {
 // their core whenever they find nothing; otherwise every operation would cost a scheduler time
 // slice (milliseconds instead of microseconds). [any-thread].
 
-// From now on, waiting threads yield while at least this many of this process are inside. Does
-// nothing if the MPI library has no such switch (only Open MPI has one).
-void yield_when_oversubscribed(int32_t threads);
-
 class InsideMpi {
  public:
   InsideMpi();

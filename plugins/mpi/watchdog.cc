@@ -1,16 +1,15 @@
 #include "mpi/watchdog.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "common/thread.h"
 
 namespace db::mpi {
 namespace {
@@ -35,7 +34,7 @@ Registry& registry() {
     std::this_thread::sleep_for(kPeriod);
     const int64_t now = now_ns();
     const std::lock_guard lock(registry().mutex);
-    for (const Watch* watch : registry().watches) watch->check(now);
+    for (Watch* const watch : registry().watches) watch->check(now);
   }
 }
 
@@ -62,11 +61,7 @@ Watch::Watch() {
   const std::lock_guard lock(all.mutex);
   all.watches.push_back(this);
   if (all.running) return;
-  sigset_t every, before;
-  sigfillset(&every);
-  pthread_sigmask(SIG_SETMASK, &every, &before);
-  std::thread(patrol).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  start_thread(patrol).detach();
   all.running = true;
 }
 
@@ -75,32 +70,29 @@ Watch::~Watch() {
   std::erase(registry().watches, this);
 }
 
+void Watch::begin(const char* name, const Op& op) {
+  {
+    const std::lock_guard lock(mutex_);
+    name_ = name;
+    op_ = op;
+  }
+  deadline_.store(op.deadline_ns, std::memory_order_release);
+}
+
 void Watch::begin(const char* name, int64_t timeout_ns) {
   Op op;
   op.timeout_ns = timeout_ns;
-  if (__builtin_add_overflow(now_ns(), timeout_ns, &op.deadline_ns)) op.deadline_ns = INT64_MAX;
-  begin(0, name, 0, 0, op);
+  op.deadline_ns = deadline_after(timeout_ns);
+  begin(name, op);
 }
 
-void Watch::check(int64_t now) const {
+void Watch::check(int64_t now) {
   const int64_t deadline = deadline_.load(std::memory_order_acquire);
   if (deadline == 0 || now < deadline) return;
-  const auto value = [](const auto& field) { return field.load(std::memory_order_relaxed); };
-  const char* const name = value(name_);
-  std::string what = name != nullptr ? name : "";
-  if (name == nullptr) {
-    Op op;
-    op.kind = value(kind_);
-    op.dtype = value(dtype_);
-    op.reduce = value(reduce_);
-    op.count = value(size_);
-    op.sequence = value(sequence_);
-    what = describe(op);
-  }
-  const int64_t timeout = value(timeout_);
-  // The call may have ended, or another one started, while the fields were read.
+  const std::lock_guard lock(mutex_);
+  // The call may have ended, or another one started.
   if (deadline_.load(std::memory_order_acquire) != deadline) return;
-  end_process(value(rank_), what, timeout);
+  end_process(rank_, *name_ != 0 ? name_ : describe(op_), op_.timeout_ns);
 }
 
 void Watch::give_up(int32_t rank, const Op& op) { end_process(rank, describe(op), op.timeout_ns); }

@@ -5,12 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "common/op.h"
 
 namespace db::mpi {
 
-// What one communicator is currently doing inside MPI. begin() and end() cost a few stores.
+// What one communicator is currently doing inside MPI. begin() and end() cost a few nanoseconds.
 class Watch {
  public:
   Watch();
@@ -18,9 +19,9 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  void set_rank(int32_t rank) { rank_.store(rank, std::memory_order_relaxed); }
+  void set_rank(int32_t rank) { rank_ = rank; }  // before the first begin()
 
-  void begin(const Op& op) { begin(op.kind, nullptr, op.dtype, op.reduce, op); }
+  void begin(const Op& op) { begin("", op); }
   // For set-up calls that are not operations: name is a literal ("MPI_Init").
   void begin(const char* name, int64_t timeout_ns);
   void end() { deadline_.store(0, std::memory_order_release); }
@@ -30,29 +31,16 @@ class Watch {
   [[noreturn]] static void give_up(int32_t rank, const Op& op);
 
   bool inside() const { return deadline_.load(std::memory_order_relaxed) != 0; }
-  void check(int64_t now) const;  // called by the watchdog
+  void check(int64_t now);  // called by the watchdog
 
  private:
-  void begin(db_kind kind, const char* name, db_dtype dtype, db_reduce reduce, const Op& op) {
-    kind_.store(kind, std::memory_order_relaxed);
-    dtype_.store(dtype, std::memory_order_relaxed);
-    reduce_.store(reduce, std::memory_order_relaxed);
-    name_.store(name, std::memory_order_relaxed);
-    size_.store(op.count != 0 ? op.count : op.send_size, std::memory_order_relaxed);
-    sequence_.store(op.sequence, std::memory_order_relaxed);
-    timeout_.store(op.timeout_ns, std::memory_order_relaxed);
-    deadline_.store(op.deadline_ns, std::memory_order_release);
-  }
+  void begin(const char* name, const Op& op);
 
   std::atomic<int64_t> deadline_{0};  // 0: not inside MPI
-  std::atomic<int64_t> timeout_{0};
-  std::atomic<uint64_t> size_{0};
-  std::atomic<uint64_t> sequence_{0};
-  std::atomic<const char*> name_{nullptr};
-  std::atomic<int32_t> kind_{0};
-  std::atomic<int32_t> dtype_{0};
-  std::atomic<int32_t> reduce_{0};
-  std::atomic<int32_t> rank_{-1};
+  std::mutex mutex_;                  // guards name_ and op_
+  const char* name_ = "";             // "": op_ is an operation
+  Op op_;
+  int32_t rank_ = -1;
 };
 
 // Whether any communicator is inside an MPI call right now.

@@ -118,7 +118,7 @@ TEST(GlooConnect, HostWithoutASecret_ConnectsAndRefusesToProtect) {
 TEST(GlooConnect, UnknownProtection_IsRefusedWithTheValidOnes) {
   const auto results = run_ranks(std::vector<RankSettings>(2, {.protect = "ssl"}));
   EXPECT_EQ(results[0].created, DB_ERR_INVALID_ARGUMENT);
-  EXPECT_TRUE(contains(results[0].message, "option protect is 'ssl'; valid: none, mac, tls"))
+  EXPECT_TRUE(contains(results[0].message, "option 'protect' is 'ssl'; valid: none, mac, tls"))
       << results[0].message;
 }
 

@@ -16,23 +16,20 @@ using std::chrono::milliseconds;
 // Runs operations by their tag; point-to-point ones complete when allowed() reaches their count.
 class Recorder final : public Executor {
  public:
-  db_status execute(Op& op, Failure* failure) override {
+  Failure execute(Op& op) override {
     EXPECT_FALSE(inside.exchange(true)) << "two operations at once";
     order.push_back(op.sequence);
     runner = std::this_thread::get_id();
     while (held && op.kind == DB_BARRIER) std::this_thread::sleep_for(milliseconds(1));
     inside = false;
-    if (op.sequence == fail_at) {
-      *failure =
-          Failure::make(DB_ERR_PEER_LOST, "rank 1 is gone", dead ? DB_ERROR_COMM_DEAD : 0, 1);
-      return failure->status;
-    }
-    return is_point_to_point(op.kind) ? DB_IN_PROGRESS : DB_OK;
+    if (op.sequence == fail_at)
+      return Failure::make(DB_ERR_PEER_LOST, "rank 1 is gone", dead ? DB_ERROR_COMM_DEAD : 0, 1);
+    return {is_point_to_point(op.kind) ? DB_IN_PROGRESS : DB_OK};
   }
-  db_status poll(Op& op, Failure*) override {
+  Failure poll(Op& op) override {
     EXPECT_FALSE(inside.exchange(true)) << "two operations at once";
     inside = false;
-    return allowed >= op.count ? DB_OK : DB_IN_PROGRESS;
+    return {allowed >= op.count ? DB_OK : DB_IN_PROGRESS};
   }
   void cancel(Op&) override { ++canceled; }
 
