@@ -30,6 +30,8 @@ class ConnectedContext final : public gloo::Context {
   }
 };
 
+using Context = std::shared_ptr<gloo::Context>;
+
 // libgloo requires non-const inputs but only reads them.
 template <class T>
 T* input(const Op& op) {
@@ -80,12 +82,144 @@ class SentCopy {
   std::unique_ptr<uint8_t[]> copy_;
 };
 
+void all_reduce(const Op& op, const Context& context) {
+  const bool scales = op.reduce == DB_PREMUL_SUM;
+  if (scales) scale(op.dtype, op.recv, op.send, op.count, op.scale);
+  with_element(op, [&](auto element) {
+    using T = decltype(element);
+    gloo::AllreduceOptions options(context);
+    if (!scales && !op.in_place) options.setInput(input<T>(op), op.count);
+    options.setOutput(output<T>(op), op.count);
+    options.setReduceFunction(reduce_function(op.dtype, op.reduce));
+    gloo::allreduce(options);
+  });
+  if (op.reduce == DB_AVG) divide(op.dtype, op.recv, op.count, context->size);
+}
+
+void reduce(const Op& op, const Context& context) {
+  // libgloo's ring needs an output on every rank.
+  const bool is_root = context->rank == op.root_or_peer;
+  std::unique_ptr<uint8_t[]> room;
+  if (!is_root) room.reset(new uint8_t[op.count * op.element]);
+  void* const combined = is_root ? op.recv : room.get();
+  const bool scales = op.reduce == DB_PREMUL_SUM;
+  if (scales) scale(op.dtype, combined, op.send, op.count, op.scale);
+  with_element(op, [&](auto element) {
+    using T = decltype(element);
+    gloo::ReduceOptions options(context);
+    if (!scales && !op.in_place) options.setInput(input<T>(op), op.count);
+    options.setOutput(static_cast<T*>(combined), op.count);
+    options.setRoot(op.root_or_peer);
+    options.setReduceFunction(reduce_function(op.dtype, op.reduce));
+    gloo::reduce(options);
+  });
+  if (is_root && op.reduce == DB_AVG) divide(op.dtype, op.recv, op.count, context->size);
+}
+
+void broadcast(const Op& op, const Context& context) {
+  const uint64_t bytes = op.count * op.element;
+  gloo::BroadcastOptions options(context);
+  if (context->rank == op.root_or_peer && !op.in_place) options.setInput(input<uint8_t>(op), bytes);
+  options.setOutput(output<uint8_t>(op), bytes);
+  options.setRoot(op.root_or_peer);
+  gloo::broadcast(options);
+}
+
+void all_gather(const Op& op, const Context& context) {
+  const uint64_t bytes = op.count * op.element;
+  gloo::AllgatherOptions options(context);
+  if (!op.in_place) options.setInput(input<uint8_t>(op), bytes);
+  options.setOutput(output<uint8_t>(op), bytes * static_cast<uint64_t>(context->size));
+  gloo::allgather(options);
+}
+
+void all_gather_v(const Op& op, const Context& context) {
+  auto parts = bytes_of<size_t>(op, op.recv_counts, context->size);
+  const size_t own = parts[static_cast<size_t>(context->rank)];
+  gloo::AllgathervOptions options(context);
+  if (!op.in_place) options.setInput(input<uint8_t>(op), own);
+  options.setOutput(output<uint8_t>(op), std::move(parts));
+  gloo::allgatherv(options);
+}
+
+void all_to_all(const Op& op, const Context& context) {
+  const uint64_t bytes = op.count * op.element * static_cast<uint64_t>(context->size);
+  const SentCopy sent(op, bytes);
+  gloo::AlltoallOptions options(context);
+  options.setInput(sent.data(op), bytes);
+  options.setOutput(output<uint8_t>(op), bytes);
+  gloo::alltoall(options);
+}
+
+void all_to_all_v(const Op& op, const Context& context) {
+  const SentCopy sent(op, op.send_size * op.element);
+  gloo::AlltoallvOptions options(context);
+  options.setInput(sent.data(op), bytes_of<int64_t>(op, op.send_counts, context->size));
+  options.setOutput(output<uint8_t>(op), bytes_of<int64_t>(op, op.recv_counts, context->size));
+  gloo::alltoallv(options);
+}
+
+// In place, the root's own part is copied onto itself, here and in scatter: libgloo has no other
+// form, and in practice memcpy allows it; compilers rely on that too.
+void gather(const Op& op, const Context& context) {
+  const uint64_t bytes = op.count * op.element;
+  gloo::GatherOptions options(context);
+  options.setInput(input<uint8_t>(op), bytes);
+  if (context->rank == op.root_or_peer)
+    options.setOutput(output<uint8_t>(op), bytes * static_cast<uint64_t>(context->size));
+  options.setRoot(op.root_or_peer);
+  gloo::gather(options);
+}
+
+void scatter(const Op& op, const Context& context) {
+  const uint64_t bytes = op.count * op.element;
+  gloo::ScatterOptions options(context);
+  if (context->rank == op.root_or_peer) {
+    std::vector<uint8_t*> parts;
+    parts.reserve(static_cast<size_t>(context->size));
+    for (int32_t rank = 0; rank < context->size; ++rank)
+      parts.push_back(input<uint8_t>(op) + static_cast<uint64_t>(rank) * bytes);
+    options.setInputs(std::move(parts), bytes);
+  }
+  options.setOutput(output<uint8_t>(op), bytes);
+  options.setRoot(op.root_or_peer);
+  gloo::scatter(options);
+}
+
+void barrier(const Context& context) {
+  gloo::BarrierOptions options(context);
+  gloo::barrier(options);
+}
+
+void perform(const Op& op, const Context& context) {
+  switch (op.kind) {
+    case DB_ALL_REDUCE:
+      return all_reduce(op, context);
+    case DB_REDUCE:
+      return reduce(op, context);
+    case DB_BROADCAST:
+      return broadcast(op, context);
+    case DB_ALL_GATHER:
+      return all_gather(op, context);
+    case DB_ALL_GATHER_V:
+      return all_gather_v(op, context);
+    case DB_ALL_TO_ALL:
+      return all_to_all(op, context);
+    case DB_ALL_TO_ALL_V:
+      return all_to_all_v(op, context);
+    case DB_GATHER:
+      return gather(op, context);
+    case DB_SCATTER:
+      return scatter(op, context);
+    default:
+      return barrier(context);
+  }
+}
+
 }  // namespace
 
 GlooCollectives::GlooCollectives(int32_t rank, int32_t size, ConnectionEngine* engine)
-    : rank_(rank),
-      size_(size),
-      transport_(std::make_shared<GlooTransport>(rank, size, engine)),
+    : transport_(std::make_shared<GlooTransport>(rank, size, engine)),
       context_(std::make_shared<ConnectedContext>(transport_)) {}
 
 bool GlooCollectives::has(const Op& op) {
@@ -105,7 +239,7 @@ bool GlooCollectives::has(const Op& op) {
 Failure GlooCollectives::run(const Op& op, const Header& header, int64_t spin_ns) {
   transport_->begin(header, op.deadline_ns, spin_ns);
   try {
-    perform(op);
+    perform(op, context_);
   } catch (const EngineFailed& failed) {
     return failed.failure();
   }
@@ -118,139 +252,5 @@ Failure GlooCollectives::run(const Op& op, const Header& header, int64_t spin_ns
 }
 
 std::vector<int32_t> GlooCollectives::received_from() const { return transport_->received_from(); }
-
-void GlooCollectives::perform(const Op& op) {
-  switch (op.kind) {
-    case DB_ALL_REDUCE:
-      return all_reduce(op);
-    case DB_REDUCE:
-      return reduce(op);
-    case DB_BROADCAST:
-      return broadcast(op);
-    case DB_ALL_GATHER:
-      return all_gather(op);
-    case DB_ALL_GATHER_V:
-      return all_gather_v(op);
-    case DB_ALL_TO_ALL:
-      return all_to_all(op);
-    case DB_ALL_TO_ALL_V:
-      return all_to_all_v(op);
-    case DB_GATHER:
-      return gather(op);
-    case DB_SCATTER:
-      return scatter(op);
-    default:
-      return barrier();
-  }
-}
-
-void GlooCollectives::all_reduce(const Op& op) {
-  const bool scales = op.reduce == DB_PREMUL_SUM;
-  if (scales) scale(op.dtype, op.recv, op.send, op.count, op.scale);
-  with_element(op, [&](auto element) {
-    using T = decltype(element);
-    gloo::AllreduceOptions options(context_);
-    if (!scales && !op.in_place) options.setInput(input<T>(op), op.count);
-    options.setOutput(output<T>(op), op.count);
-    options.setReduceFunction(reduce_function(op.dtype, op.reduce));
-    gloo::allreduce(options);
-  });
-  if (op.reduce == DB_AVG) divide(op.dtype, op.recv, op.count, size_);
-}
-
-void GlooCollectives::reduce(const Op& op) {
-  // libgloo's ring needs an output on every rank.
-  const bool is_root = rank_ == op.root_or_peer;
-  std::unique_ptr<uint8_t[]> room;
-  if (!is_root) room.reset(new uint8_t[op.count * op.element]);
-  void* const combined = is_root ? op.recv : room.get();
-  const bool scales = op.reduce == DB_PREMUL_SUM;
-  if (scales) scale(op.dtype, combined, op.send, op.count, op.scale);
-  with_element(op, [&](auto element) {
-    using T = decltype(element);
-    gloo::ReduceOptions options(context_);
-    if (!scales && !op.in_place) options.setInput(input<T>(op), op.count);
-    options.setOutput(static_cast<T*>(combined), op.count);
-    options.setRoot(op.root_or_peer);
-    options.setReduceFunction(reduce_function(op.dtype, op.reduce));
-    gloo::reduce(options);
-  });
-  if (is_root && op.reduce == DB_AVG) divide(op.dtype, op.recv, op.count, size_);
-}
-
-void GlooCollectives::broadcast(const Op& op) {
-  const uint64_t bytes = op.count * op.element;
-  gloo::BroadcastOptions options(context_);
-  if (rank_ == op.root_or_peer && !op.in_place) options.setInput(input<uint8_t>(op), bytes);
-  options.setOutput(output<uint8_t>(op), bytes);
-  options.setRoot(op.root_or_peer);
-  gloo::broadcast(options);
-}
-
-void GlooCollectives::all_gather(const Op& op) {
-  const uint64_t bytes = op.count * op.element;
-  gloo::AllgatherOptions options(context_);
-  if (!op.in_place) options.setInput(input<uint8_t>(op), bytes);
-  options.setOutput(output<uint8_t>(op), bytes * static_cast<uint64_t>(size_));
-  gloo::allgather(options);
-}
-
-void GlooCollectives::all_gather_v(const Op& op) {
-  auto parts = bytes_of<size_t>(op, op.recv_counts, size_);
-  const size_t own = parts[static_cast<size_t>(rank_)];
-  gloo::AllgathervOptions options(context_);
-  if (!op.in_place) options.setInput(input<uint8_t>(op), own);
-  options.setOutput(output<uint8_t>(op), std::move(parts));
-  gloo::allgatherv(options);
-}
-
-void GlooCollectives::all_to_all(const Op& op) {
-  const uint64_t bytes = op.count * op.element * static_cast<uint64_t>(size_);
-  const SentCopy sent(op, bytes);
-  gloo::AlltoallOptions options(context_);
-  options.setInput(sent.data(op), bytes);
-  options.setOutput(output<uint8_t>(op), bytes);
-  gloo::alltoall(options);
-}
-
-void GlooCollectives::all_to_all_v(const Op& op) {
-  const SentCopy sent(op, op.send_size * op.element);
-  gloo::AlltoallvOptions options(context_);
-  options.setInput(sent.data(op), bytes_of<int64_t>(op, op.send_counts, size_));
-  options.setOutput(output<uint8_t>(op), bytes_of<int64_t>(op, op.recv_counts, size_));
-  gloo::alltoallv(options);
-}
-
-// In place, the root's own part is copied onto itself, here and in scatter: libgloo has no other
-// form, and in practice memcpy allows it; compilers rely on that too.
-void GlooCollectives::gather(const Op& op) {
-  const uint64_t bytes = op.count * op.element;
-  gloo::GatherOptions options(context_);
-  options.setInput(input<uint8_t>(op), bytes);
-  if (rank_ == op.root_or_peer)
-    options.setOutput(output<uint8_t>(op), bytes * static_cast<uint64_t>(size_));
-  options.setRoot(op.root_or_peer);
-  gloo::gather(options);
-}
-
-void GlooCollectives::scatter(const Op& op) {
-  const uint64_t bytes = op.count * op.element;
-  gloo::ScatterOptions options(context_);
-  if (rank_ == op.root_or_peer) {
-    std::vector<uint8_t*> parts;
-    parts.reserve(static_cast<size_t>(size_));
-    for (int32_t rank = 0; rank < size_; ++rank)
-      parts.push_back(input<uint8_t>(op) + static_cast<uint64_t>(rank) * bytes);
-    options.setInputs(std::move(parts), bytes);
-  }
-  options.setOutput(output<uint8_t>(op), bytes);
-  options.setRoot(op.root_or_peer);
-  gloo::scatter(options);
-}
-
-void GlooCollectives::barrier() {
-  gloo::BarrierOptions options(context_);
-  gloo::barrier(options);
-}
 
 }  // namespace db::gloo_cpu

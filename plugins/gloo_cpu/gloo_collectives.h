@@ -37,20 +37,6 @@ class GlooCollectives {
   std::vector<int32_t> received_from() const;
 
  private:
-  void perform(const Op& op);
-  void all_reduce(const Op& op);
-  void reduce(const Op& op);
-  void broadcast(const Op& op);
-  void all_gather(const Op& op);
-  void all_gather_v(const Op& op);
-  void all_to_all(const Op& op);
-  void all_to_all_v(const Op& op);
-  void gather(const Op& op);
-  void scatter(const Op& op);
-  void barrier();
-
-  const int32_t rank_;
-  const int32_t size_;
   const std::shared_ptr<GlooTransport> transport_;
   const std::shared_ptr<gloo::Context> context_;
 };
