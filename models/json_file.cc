@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -13,6 +14,9 @@ namespace coupler {
 namespace {
 
 constexpr const char* kAsWritten = "use the file as written by transformers' save_pretrained";
+
+bool is_string(const nlohmann::json& value) { return value.is_string(); }
+bool is_integer(const nlohmann::json& value) { return value.is_number_integer(); }
 
 }  // namespace
 
@@ -63,78 +67,56 @@ const nlohmann::json& JsonObject::raw(const char* key) const {
   return *value;
 }
 
-std::string JsonObject::text(const char* key) const {
+template <class T>
+T JsonObject::get(const char* key, const std::optional<T>& otherwise, Test fits,
+                  const char* wanted) const {
   const nlohmann::json* const value = find(key);
-  if (value == nullptr || !value->is_string()) mistyped(key, "a string");
-  return value->get<std::string>();
+  if (value == nullptr && otherwise) return *otherwise;
+  if (value == nullptr || !fits(*value)) mistyped(key, wanted);
+  return value->get<T>();
 }
 
-std::string JsonObject::text(const char* key, const std::string& otherwise) const {
-  return has(key) ? text(key) : otherwise;
-}
-
-int64_t JsonObject::integer(const char* key) const {
+template <class T>
+std::vector<T> JsonObject::list(const char* key, Test fits, const char* wanted) const {
   const nlohmann::json* const value = find(key);
-  if (value == nullptr || !value->is_number_integer()) mistyped(key, "an integer");
-  return value->get<int64_t>();
+  if (value == nullptr) return {};
+  if (!value->is_array() || !std::all_of(value->begin(), value->end(), fits)) mistyped(key, wanted);
+  return value->get<std::vector<T>>();
 }
 
-int64_t JsonObject::integer(const char* key, int64_t otherwise) const {
-  return has(key) ? integer(key) : otherwise;
+std::string JsonObject::text(const char* key, const std::optional<std::string>& otherwise) const {
+  return get(key, otherwise, is_string, "a string");
 }
 
-int64_t JsonObject::size(const char* key) const {
-  const nlohmann::json* const value = find(key);
-  constexpr int64_t kMost = int64_t{1} << 40;
-  if (value == nullptr || !value->is_number_integer() || value->get<int64_t>() < 1 ||
-      value->get<int64_t>() > kMost)
-    mistyped(key, "a positive integer");
-  return value->get<int64_t>();
+int64_t JsonObject::integer(const char* key, const std::optional<int64_t>& otherwise) const {
+  return get(key, otherwise, is_integer, "an integer");
 }
 
-int64_t JsonObject::size(const char* key, int64_t otherwise) const {
-  return has(key) ? size(key) : otherwise;
+int64_t JsonObject::size(const char* key, const std::optional<int64_t>& otherwise) const {
+  const auto is_size = [](const nlohmann::json& value) {
+    constexpr int64_t kMost = int64_t{1} << 40;
+    return is_integer(value) && value.get<int64_t>() >= 1 && value.get<int64_t>() <= kMost;
+  };
+  return get(key, otherwise, is_size, "a positive integer");
 }
 
-double JsonObject::number(const char* key) const {
-  const nlohmann::json* const value = find(key);
-  if (value == nullptr || !value->is_number()) mistyped(key, "a number");
-  return value->get<double>();
-}
-
-double JsonObject::number(const char* key, double otherwise) const {
-  return has(key) ? number(key) : otherwise;
+double JsonObject::number(const char* key, const std::optional<double>& otherwise) const {
+  const auto is_number = [](const nlohmann::json& value) { return value.is_number(); };
+  return get(key, otherwise, is_number, "a number");
 }
 
 bool JsonObject::flag(const char* key, bool otherwise) const {
-  const nlohmann::json* const value = find(key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_boolean()) mistyped(key, "true or false");
-  return value->get<bool>();
+  const auto is_flag = [](const nlohmann::json& value) { return value.is_boolean(); };
+  return get<bool>(key, otherwise, is_flag, "true or false");
 }
 
 std::vector<int64_t> JsonObject::integers(const char* key) const {
-  const nlohmann::json* const value = find(key);
-  if (value == nullptr) return {};
-  if (!value->is_array()) return {integer(key)};
-  std::vector<int64_t> result;
-  for (const nlohmann::json& element : *value) {
-    if (!element.is_number_integer()) mistyped(key, "an integer or a list of integers");
-    result.push_back(element.get<int64_t>());
-  }
-  return result;
+  if (has(key) && !raw(key).is_array()) return {integer(key)};
+  return list<int64_t>(key, is_integer, "an integer or a list of integers");
 }
 
 std::vector<std::string> JsonObject::texts(const char* key) const {
-  const nlohmann::json* const value = find(key);
-  if (value == nullptr) return {};
-  if (!value->is_array()) mistyped(key, "a list of strings");
-  std::vector<std::string> result;
-  for (const nlohmann::json& element : *value) {
-    if (!element.is_string()) mistyped(key, "a list of strings");
-    result.push_back(element.get<std::string>());
-  }
-  return result;
+  return list<std::string>(key, is_string, "a list of strings");
 }
 
 JsonObject JsonObject::object(const char* key) const {

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "json_file.h"
+#include "nets/layers.h"
 
 namespace coupler::diffusion {
 namespace {
@@ -26,6 +27,24 @@ torch::nn::GroupNorm group_norm(int64_t groups, int64_t channels, double epsilon
 at::Tensor normed_silu(torch::nn::GroupNorm& norm, const at::Tensor& x) {
   at::Tensor y = norm->forward(x);
   return at::silu_(y);
+}
+
+ResnetImpl::ResnetImpl(int64_t in, int64_t out, int64_t groups, double epsilon, int64_t time_width)
+    : Module("ResnetBlock2D") {
+  norm1 = register_module("norm1", group_norm(groups, in, epsilon));
+  conv1 = register_module("conv1", convolution(in, out, 3));
+  if (time_width > 0)
+    time_proj = register_module("time_emb_proj", linear(time_width, out, /*bias=*/true));
+  norm2 = register_module("norm2", group_norm(groups, out, epsilon));
+  conv2 = register_module("conv2", convolution(out, out, 3));
+  if (in != out) shortcut = register_module("conv_shortcut", convolution(in, out, 1));
+}
+
+at::Tensor ResnetImpl::forward(const at::Tensor& x, const at::Tensor& time) {
+  at::Tensor y = conv1->forward(normed_silu(norm1, x));
+  if (time_proj) y.add_(time_proj->forward(time).unsqueeze(-1).unsqueeze(-1));
+  y = conv2->forward(normed_silu(norm2, y));
+  return y.add_(shortcut ? shortcut->forward(x) : x);
 }
 
 void require_class(const JsonObject& keys, const char* wanted) {

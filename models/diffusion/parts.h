@@ -4,12 +4,12 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace coupler {
@@ -18,21 +18,24 @@ class JsonObject;
 
 namespace coupler::diffusion {
 
-// A container module whose children have the names that checkpoints use: "0", "2", "net".
-struct PartsOfImpl : torch::nn::Module {
-  PartsOfImpl() : Module("PartsOf") {}
-  template <class Holder>
-  Holder add(const std::string& name, Holder part) {
-    return register_module(name, std::move(part));
-  }
-};
-TORCH_MODULE(PartsOf);
-
 // A size × size convolution, padded to keep the image's size; stride 2 halves it.
 torch::nn::Conv2d convolution(int64_t in, int64_t out, int64_t size, int64_t stride = 1);
 torch::nn::GroupNorm group_norm(int64_t groups, int64_t channels, double epsilon);
 // silu(norm(x)), allocating one tensor of x's size.
 at::Tensor normed_silu(torch::nn::GroupNorm& norm, const at::Tensor& x);
+
+// Two convolutions with a residual connection; between them, the UNet adds the time embedding.
+struct ResnetImpl : torch::nn::Module {
+  // time_width: 0 in the VAE.
+  ResnetImpl(int64_t in, int64_t out, int64_t groups, double epsilon, int64_t time_width = 0);
+  // x: [batch, in, height, width]; time: [batch, time width], after silu.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& time = {});
+
+  torch::nn::GroupNorm norm1{nullptr}, norm2{nullptr};
+  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr}, shortcut{nullptr};
+  torch::nn::Linear time_proj{nullptr};
+};
+TORCH_MODULE(Resnet);
 
 // Throws Error(kUnsupported) if "_class_name" is not `wanted`.
 void require_class(const JsonObject& keys, const char* wanted);

@@ -1,5 +1,4 @@
 #include <ATen/ops/arange.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <coupler/error.h>
 #include <coupler/text_to_image.h>
 #include <fmt/format.h>
@@ -49,12 +48,9 @@ struct ClipAttentionImpl : torch::nn::Module {
     out_proj = register_module("out_proj", linear(o.width, o.width, /*bias=*/true));
   }
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor key = split_heads(k_proj->forward(x), heads);
-    const at::Tensor value = split_heads(v_proj->forward(x), heads);
-    const at::Tensor seen =
-        at::scaled_dot_product_attention(split_heads(q_proj->forward(x), heads), key, value,
-                                         /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
-    return out_proj->forward(seen.transpose(1, 2).flatten(2));
+    return out_proj->forward(attend_in_heads(q_proj->forward(x), k_proj->forward(x),
+                                             v_proj->forward(x), heads, /*mask=*/{},
+                                             /*causal=*/true));
   }
   int64_t heads;
   torch::nn::Linear k_proj{nullptr}, v_proj{nullptr}, q_proj{nullptr}, out_proj{nullptr};

@@ -1,7 +1,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/upsample_nearest2d.h>
 #include <coupler/error.h>
@@ -19,32 +18,14 @@
 #include "nets/layers.h"
 
 namespace coupler::diffusion {
-
-// The attention blocks of a UNet: pixels attend to each other and to the text. Used by one thread.
-
 namespace {
 
+// The attention blocks: pixels attend to each other and to the text.
+
 struct TransformerOptions {
-  int64_t channels = 0, heads = 1, layers = 1, groups = 32, text_width = 768;
-  bool linear = false;  // projections are linear layers; otherwise 1 × 1 convolutions
+  int64_t channels, heads, groups, text_width;
+  bool linear;  // projections are linear layers; otherwise 1 × 1 convolutions
 };
-
-struct TransformerBlockImpl;
-
-// diffusers' Transformer2DModel.
-class TransformerImpl : public torch::nn::Module {
- public:
-  explicit TransformerImpl(const TransformerOptions& options);
-  // x: [batch, channels, height, width]; states: [batch, tokens, text width].
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& states);
-
- private:
-  torch::nn::GroupNorm norm_{nullptr};
-  torch::nn::Conv2d conv_in_{nullptr}, conv_out_{nullptr};
-  torch::nn::Linear linear_in_{nullptr}, linear_out_{nullptr};
-  std::vector<std::shared_ptr<TransformerBlockImpl>> blocks_;
-};
-TORCH_MODULE(Transformer);
 
 struct CrossAttentionImpl : torch::nn::Module {
   // states_width: the width of the attended states.
@@ -55,11 +36,8 @@ struct CrossAttentionImpl : torch::nn::Module {
     to_out = register_module("to_out", PartsOf())->add("0", linear(width, width, /*bias=*/true));
   }
   at::Tensor forward(const at::Tensor& x, const at::Tensor& states) {
-    const at::Tensor query = split_heads(to_q->forward(x), heads);
-    const at::Tensor key = split_heads(to_k->forward(states), heads);
-    const at::Tensor value = split_heads(to_v->forward(states), heads);
-    const at::Tensor seen = at::scaled_dot_product_attention(query, key, value);
-    return to_out->forward(seen.transpose(1, 2).flatten(2));
+    return to_out->forward(
+        attend_in_heads(to_q->forward(x), to_k->forward(states), to_v->forward(states), heads));
   }
   int64_t heads;
   torch::nn::Linear to_q{nullptr}, to_k{nullptr}, to_v{nullptr}, to_out{nullptr};
@@ -92,230 +70,40 @@ struct TransformerBlockImpl : torch::nn::Module {
   CrossAttention attention1{nullptr}, attention2{nullptr};
   torch::nn::Linear wide{nullptr}, narrow{nullptr};
 };
+TORCH_MODULE(TransformerBlock);
 
-TransformerImpl::TransformerImpl(const TransformerOptions& o) : Module("Transformer2DModel") {
-  norm_ = register_module("norm", group_norm(o.groups, o.channels, 1e-6));
-  if (o.linear) {
-    linear_in_ = register_module("proj_in", linear(o.channels, o.channels, true));
-  } else {
-    conv_in_ = register_module("proj_in", convolution(o.channels, o.channels, 1));
+// diffusers' Transformer2DModel.
+struct TransformerImpl : torch::nn::Module {
+  explicit TransformerImpl(const TransformerOptions& o) : Module("Transformer2DModel") {
+    norm = register_module("norm", group_norm(o.groups, o.channels, 1e-6));
+    if (o.linear) {
+      linear_in = register_module("proj_in", linear(o.channels, o.channels, /*bias=*/true));
+    } else {
+      conv_in = register_module("proj_in", convolution(o.channels, o.channels, 1));
+    }
+    block = register_module("transformer_blocks", PartsOf())->add("0", TransformerBlock(o));
+    if (o.linear) {
+      linear_out = register_module("proj_out", linear(o.channels, o.channels, /*bias=*/true));
+    } else {
+      conv_out = register_module("proj_out", convolution(o.channels, o.channels, 1));
+    }
   }
-  torch::nn::ModuleList blocks;
-  for (int64_t i = 0; i < o.layers; ++i) {
-    blocks_.push_back(std::make_shared<TransformerBlockImpl>(o));
-    blocks->push_back(blocks_.back());
+  // x: [batch, channels, height, width]; states: [batch, tokens, text width].
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& states) {
+    const auto pixels = [](const at::Tensor& image) { return image.flatten(2).transpose(1, 2); };
+    const auto image = [&](const at::Tensor& rows) { return rows.transpose(1, 2).reshape_as(x); };
+    at::Tensor y = norm->forward(x);
+    y = linear_in ? linear_in->forward(pixels(y)) : pixels(conv_in->forward(y)).contiguous();
+    y = block->forward(std::move(y), states);
+    y = linear_out ? image(linear_out->forward(y)) : conv_out->forward(image(y));
+    return y.add_(x);
   }
-  register_module("transformer_blocks", blocks);
-  if (o.linear) {
-    linear_out_ = register_module("proj_out", linear(o.channels, o.channels, true));
-  } else {
-    conv_out_ = register_module("proj_out", convolution(o.channels, o.channels, 1));
-  }
-}
-
-at::Tensor TransformerImpl::forward(const at::Tensor& x, const at::Tensor& states) {
-  const auto pixels = [](const at::Tensor& image) { return image.flatten(2).transpose(1, 2); };
-  const auto image = [&](const at::Tensor& rows) { return rows.transpose(1, 2).reshape_as(x); };
-  at::Tensor y = norm_->forward(x);
-  y = linear_in_ ? linear_in_->forward(pixels(y)) : pixels(conv_in_->forward(y)).contiguous();
-  for (const auto& block : blocks_) y = block->forward(std::move(y), states);
-  y = linear_out_ ? image(linear_out_->forward(y)) : conv_out_->forward(image(y));
-  return y.add_(x);
-}
-
-}  // namespace
-
-// The down, middle and up blocks of a UNet. Used by one thread.
-
-namespace {
-
-struct UNetOptions {
-  explicit UNetOptions(const JsonObject& keys);
-
-  TransformerOptions transformer(size_t level) const;
-
-  int64_t in_channels, out_channels, layers, groups, text_width;
-  double epsilon;
-  bool linear_projection, sine_last;
-  double frequency_shift;
-  std::vector<int64_t> channels, heads;
-  std::vector<bool> down_attends, up_attends;
+  torch::nn::GroupNorm norm{nullptr};
+  torch::nn::Conv2d conv_in{nullptr}, conv_out{nullptr};
+  torch::nn::Linear linear_in{nullptr}, linear_out{nullptr};
+  TransformerBlock block{nullptr};
 };
-
-// Two convolutions with a residual connection; the time embedding is added between them.
-class ResnetImpl : public torch::nn::Module {
- public:
-  ResnetImpl(int64_t in, int64_t out, int64_t time_width, int64_t groups, double epsilon);
-  // time: [batch, time width], after silu.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& time);
-
- private:
-  torch::nn::GroupNorm norm1_{nullptr}, norm2_{nullptr};
-  torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr}, shortcut_{nullptr};
-  torch::nn::Linear time_{nullptr};
-};
-TORCH_MODULE(Resnet);
-
-// Inputs that accompany an image through a UNet.
-struct Conditioning {
-  at::Tensor time;    // as for Resnet
-  at::Tensor states;  // the encoded text
-};
-
-// diffusers' DownBlock2D and CrossAttnDownBlock2D.
-class DownBlockImpl : public torch::nn::Module {
- public:
-  DownBlockImpl(const UNetOptions& options, size_t level);
-  // Appends each intermediate image to skips.
-  at::Tensor forward(at::Tensor x, const Conditioning& conditioning,
-                     std::vector<at::Tensor>& skips);
-
- private:
-  std::vector<Resnet> resnets_;
-  std::vector<Transformer> transformers_;
-  torch::nn::Conv2d smaller_{nullptr};
-};
-TORCH_MODULE(DownBlock);
-
-class MiddleBlockImpl : public torch::nn::Module {
- public:
-  explicit MiddleBlockImpl(const UNetOptions& options);
-  at::Tensor forward(at::Tensor x, const Conditioning& conditioning);
-
- private:
-  Resnet first_{nullptr}, second_{nullptr};
-  Transformer transformer_{nullptr};
-};
-TORCH_MODULE(MiddleBlock);
-
-// diffusers' UpBlock2D and CrossAttnUpBlock2D. step: counts from the bottom; 0 is the lowest level.
-class UpBlockImpl : public torch::nn::Module {
- public:
-  UpBlockImpl(const UNetOptions& options, size_t step);
-  // Pops its inputs from the end of skips.
-  at::Tensor forward(at::Tensor x, const Conditioning& conditioning,
-                     std::vector<at::Tensor>& skips);
-
- private:
-  std::vector<Resnet> resnets_;
-  std::vector<Transformer> transformers_;
-  torch::nn::Conv2d larger_{nullptr};
-};
-TORCH_MODULE(UpBlock);
-
-template <class Holder>
-void add_list(torch::nn::Module& module, const char* name, const std::vector<Holder>& parts) {
-  if (parts.empty()) return;
-  torch::nn::ModuleList list;
-  for (const Holder& part : parts) list->push_back(part);
-  module.register_module(name, list);
-}
-
-// Registers, for example, "downsamplers.0.conv".
-torch::nn::Conv2d add_sampler(torch::nn::Module& module, const char* name, int64_t channels,
-                              int64_t stride) {
-  PartsOf list;
-  module.register_module(name, list);
-  return list->add("0", PartsOf())->add("conv", convolution(channels, channels, 3, stride));
-}
-
-int64_t time_width(const UNetOptions& o) { return 4 * o.channels[0]; }
-
-TransformerOptions UNetOptions::transformer(size_t level) const {
-  return {.channels = channels[level],
-          .heads = heads[level],
-          .layers = 1,
-          .groups = groups,
-          .text_width = text_width,
-          .linear = linear_projection};
-}
-
-ResnetImpl::ResnetImpl(int64_t in, int64_t out, int64_t time_width, int64_t groups, double epsilon)
-    : Module("ResnetBlock2D") {
-  norm1_ = register_module("norm1", group_norm(groups, in, epsilon));
-  conv1_ = register_module("conv1", convolution(in, out, 3));
-  time_ = register_module("time_emb_proj", linear(time_width, out, /*bias=*/true));
-  norm2_ = register_module("norm2", group_norm(groups, out, epsilon));
-  conv2_ = register_module("conv2", convolution(out, out, 3));
-  if (in != out) shortcut_ = register_module("conv_shortcut", convolution(in, out, 1));
-}
-
-at::Tensor ResnetImpl::forward(const at::Tensor& x, const at::Tensor& time) {
-  at::Tensor y = conv1_->forward(normed_silu(norm1_, x));
-  y.add_(time_->forward(time).unsqueeze(-1).unsqueeze(-1));
-  y = conv2_->forward(normed_silu(norm2_, y));
-  return y.add_(shortcut_ ? shortcut_->forward(x) : x);
-}
-
-DownBlockImpl::DownBlockImpl(const UNetOptions& o, size_t level)
-    : Module(o.down_attends[level] ? "CrossAttnDownBlock2D" : "DownBlock2D") {
-  const int64_t out = o.channels[level];
-  for (int64_t i = 0; i < o.layers; ++i) {
-    const int64_t in = i > 0 ? out : o.channels[level == 0 ? 0 : level - 1];
-    resnets_.emplace_back(in, out, time_width(o), o.groups, o.epsilon);
-    if (o.down_attends[level]) transformers_.emplace_back(o.transformer(level));
-  }
-  add_list(*this, "attentions", transformers_);
-  add_list(*this, "resnets", resnets_);
-  if (level + 1 < o.channels.size()) smaller_ = add_sampler(*this, "downsamplers", out, 2);
-}
-
-at::Tensor DownBlockImpl::forward(at::Tensor x, const Conditioning& conditioning,
-                                  std::vector<at::Tensor>& skips) {
-  for (size_t i = 0; i < resnets_.size(); ++i) {
-    x = resnets_[i]->forward(x, conditioning.time);
-    if (!transformers_.empty()) x = transformers_[i]->forward(x, conditioning.states);
-    skips.push_back(x);
-  }
-  if (smaller_) skips.push_back(x = smaller_->forward(x));
-  return x;
-}
-
-MiddleBlockImpl::MiddleBlockImpl(const UNetOptions& o) : Module("UNetMidBlock2DCrossAttn") {
-  const size_t level = o.channels.size() - 1;
-  const int64_t width = o.channels[level];
-  transformer_ = Transformer(o.transformer(level));
-  first_ = Resnet(width, width, time_width(o), o.groups, o.epsilon);
-  second_ = Resnet(width, width, time_width(o), o.groups, o.epsilon);
-  add_list<Transformer>(*this, "attentions", {transformer_});
-  add_list<Resnet>(*this, "resnets", {first_, second_});
-}
-
-at::Tensor MiddleBlockImpl::forward(at::Tensor x, const Conditioning& conditioning) {
-  x = transformer_->forward(first_->forward(x, conditioning.time), conditioning.states);
-  return second_->forward(x, conditioning.time);
-}
-
-UpBlockImpl::UpBlockImpl(const UNetOptions& o, size_t step)
-    : Module(o.up_attends[step] ? "CrossAttnUpBlock2D" : "UpBlock2D") {
-  const size_t levels = o.channels.size(), level = levels - 1 - step;
-  const int64_t out = o.channels[level];
-  const int64_t below = o.channels[std::min(level + 1, levels - 1)];
-  const int64_t above = o.channels[level == 0 ? 0 : level - 1];
-  for (int64_t i = 0; i <= o.layers; ++i) {
-    const int64_t in = (i == 0 ? below : out) + (i == o.layers ? above : out);
-    resnets_.emplace_back(in, out, time_width(o), o.groups, o.epsilon);
-    if (o.up_attends[step]) transformers_.emplace_back(o.transformer(level));
-  }
-  add_list(*this, "attentions", transformers_);
-  add_list(*this, "resnets", resnets_);
-  if (level > 0) larger_ = add_sampler(*this, "upsamplers", out, 1);
-}
-
-at::Tensor UpBlockImpl::forward(at::Tensor x, const Conditioning& conditioning,
-                                std::vector<at::Tensor>& skips) {
-  for (size_t i = 0; i < resnets_.size(); ++i) {
-    x = at::cat({x, skips.back()}, 1);
-    skips.pop_back();
-    x = resnets_[i]->forward(x, conditioning.time);
-    if (!transformers_.empty()) x = transformers_[i]->forward(x, conditioning.states);
-  }
-  if (!larger_) return x;
-  // Halving an odd size rounded up, so the skip gives the size.
-  const at::Tensor& next = skips.back();
-  x = at::upsample_nearest2d(x, {next.size(2), next.size(3)});
-  return larger_->forward(x);
-}
+TORCH_MODULE(Transformer);
 
 // Which blocks of a list attend to the text.
 std::vector<bool> attending(const JsonObject& keys, const char* key, const std::string& with,
@@ -333,57 +121,192 @@ std::vector<bool> attending(const JsonObject& keys, const char* key, const std::
   return result;
 }
 
-}  // namespace
-
-UNetOptions::UNetOptions(const JsonObject& keys)
-    : in_channels(keys.size("in_channels", 4)),
-      out_channels(keys.size("out_channels", 4)),
-      layers(keys.size("layers_per_block", 2)),
-      groups(keys.size("norm_num_groups", 32)),
-      text_width(keys.size("cross_attention_dim", 1280)),
-      epsilon(keys.number("norm_eps", 1e-5)),
-      linear_projection(keys.flag("use_linear_projection", false)),
-      sine_last(keys.flag("flip_sin_to_cos", true)),
-      frequency_shift(keys.number("freq_shift", 0)) {
-  require_class(keys, "UNet2DConditionModel");
-  require_unset(keys, {"center_input_sample", "dual_cross_attention", "class_embed_type",
-                       "addition_embed_type", "encoder_hid_dim", "encoder_hid_dim_type",
-                       "num_class_embeds", "only_cross_attention", "time_cond_proj_dim",
-                       "timestep_post_act", "time_embedding_act_fn", "time_embedding_dim",
-                       "reverse_transformer_layers_per_block", "class_embeddings_concat"});
-  require_value(keys, "act_fn", "silu");
-  require_value(keys, "mid_block_type", "UNetMidBlock2DCrossAttn");
-  require_value(keys, "time_embedding_type", "positional");
-  require_value(keys, "resnet_time_scale_shift", "default");
-  for (const auto& [key, wanted] :
-       {std::pair("transformer_layers_per_block", 1), std::pair("conv_in_kernel", 3),
-        std::pair("conv_out_kernel", 3), std::pair("downsample_padding", 1)}) {
-    if (keys.has(key) && keys.raw(key) != wanted)
-      keys.refuse(key, fmt::format("must be {}; other values are not supported", wanted),
-                  "use a UNet of Stable Diffusion 1 or 2");
-  }
-  channels = channels_of(keys, groups);
-  down_attends = attending(
-      keys, "down_block_types", "CrossAttnDownBlock2D", "DownBlock2D",
-      {"CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"});
-  up_attends =
-      attending(keys, "up_block_types", "CrossAttnUpBlock2D", "UpBlock2D",
-                {"UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"});
-  if (down_attends.size() != channels.size() || up_attends.size() != channels.size())
-    keys.refuse("block_out_channels", "must have one element for each down block and each up block",
-                "use the config.json of a UNet2DConditionModel");
-  // For historical reasons, "attention_head_dim" is the number of heads.
-  const char* const key =
-      keys.has("num_attention_heads") ? "num_attention_heads" : "attention_head_dim";
-  heads = keys.integers(key);
-  if (heads.empty()) heads = {8};
-  if (heads.size() == 1) heads.resize(channels.size(), heads[0]);
-  for (size_t level = 0; level < channels.size(); ++level) {
-    if (heads.size() != channels.size() || heads[level] < 1 || channels[level] % heads[level] != 0)
-      keys.refuse(key, "does not divide 'block_out_channels'",
+struct UNetOptions {
+  explicit UNetOptions(const JsonObject& keys)
+      : in_channels(keys.size("in_channels", 4)),
+        out_channels(keys.size("out_channels", 4)),
+        layers(keys.size("layers_per_block", 2)),
+        groups(keys.size("norm_num_groups", 32)),
+        text_width(keys.size("cross_attention_dim", 1280)),
+        epsilon(keys.number("norm_eps", 1e-5)),
+        linear_projection(keys.flag("use_linear_projection", false)),
+        sine_last(keys.flag("flip_sin_to_cos", true)),
+        frequency_shift(keys.number("freq_shift", 0)) {
+    require_class(keys, "UNet2DConditionModel");
+    require_unset(keys, {"center_input_sample", "dual_cross_attention", "class_embed_type",
+                         "addition_embed_type", "encoder_hid_dim", "encoder_hid_dim_type",
+                         "num_class_embeds", "only_cross_attention", "time_cond_proj_dim",
+                         "timestep_post_act", "time_embedding_act_fn", "time_embedding_dim",
+                         "reverse_transformer_layers_per_block", "class_embeddings_concat"});
+    require_value(keys, "act_fn", "silu");
+    require_value(keys, "mid_block_type", "UNetMidBlock2DCrossAttn");
+    require_value(keys, "time_embedding_type", "positional");
+    require_value(keys, "resnet_time_scale_shift", "default");
+    for (const auto& [key, wanted] :
+         {std::pair("transformer_layers_per_block", 1), std::pair("conv_in_kernel", 3),
+          std::pair("conv_out_kernel", 3), std::pair("downsample_padding", 1)}) {
+      if (keys.has(key) && keys.raw(key) != wanted)
+        keys.refuse(key, fmt::format("must be {}; other values are not supported", wanted),
+                    "use a UNet of Stable Diffusion 1 or 2");
+    }
+    channels = channels_of(keys, groups);
+    down_attends = attending(
+        keys, "down_block_types", "CrossAttnDownBlock2D", "DownBlock2D",
+        {"CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"});
+    up_attends =
+        attending(keys, "up_block_types", "CrossAttnUpBlock2D", "UpBlock2D",
+                  {"UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"});
+    if (down_attends.size() != channels.size() || up_attends.size() != channels.size())
+      keys.refuse("block_out_channels",
+                  "must have one element for each down block and each up block",
                   "use the config.json of a UNet2DConditionModel");
+    // For historical reasons, "attention_head_dim" is the number of heads.
+    const char* const key =
+        keys.has("num_attention_heads") ? "num_attention_heads" : "attention_head_dim";
+    heads = keys.integers(key);
+    if (heads.empty()) heads = {8};
+    if (heads.size() == 1) heads.resize(channels.size(), heads[0]);
+    for (size_t level = 0; level < channels.size(); ++level) {
+      if (heads.size() != channels.size() || heads[level] < 1 ||
+          channels[level] % heads[level] != 0)
+        keys.refuse(key, "does not divide 'block_out_channels'",
+                    "use the config.json of a UNet2DConditionModel");
+    }
   }
+
+  TransformerOptions transformer(size_t level) const {
+    return {.channels = channels[level],
+            .heads = heads[level],
+            .groups = groups,
+            .text_width = text_width,
+            .linear = linear_projection};
+  }
+  Resnet resnet(int64_t in, int64_t out) const {
+    return Resnet(in, out, groups, epsilon, /*time_width=*/4 * channels[0]);
+  }
+
+  int64_t in_channels, out_channels, layers, groups, text_width;
+  double epsilon;
+  bool linear_projection, sine_last;
+  double frequency_shift;
+  std::vector<int64_t> channels, heads;
+  std::vector<bool> down_attends, up_attends;
+};
+
+// The down, middle and up blocks.
+
+// Inputs that accompany an image through a UNet.
+struct Conditioning {
+  at::Tensor time;    // as for Resnet
+  at::Tensor states;  // the encoded text
+};
+
+template <class Holder>
+void add_list(torch::nn::Module& module, const char* name, const std::vector<Holder>& parts) {
+  if (parts.empty()) return;
+  torch::nn::ModuleList list;
+  for (const Holder& part : parts) list->push_back(part);
+  module.register_module(name, list);
 }
+
+// Registers, for example, "downsamplers.0.conv".
+torch::nn::Conv2d add_sampler(torch::nn::Module& module, const char* name, int64_t channels,
+                              int64_t stride) {
+  PartsOf list;
+  module.register_module(name, list);
+  return list->add("0", PartsOf())->add("conv", convolution(channels, channels, 3, stride));
+}
+
+// diffusers' DownBlock2D and CrossAttnDownBlock2D.
+struct DownBlockImpl : torch::nn::Module {
+  DownBlockImpl(const UNetOptions& o, size_t level)
+      : Module(o.down_attends[level] ? "CrossAttnDownBlock2D" : "DownBlock2D") {
+    const int64_t out = o.channels[level];
+    for (int64_t i = 0; i < o.layers; ++i) {
+      const int64_t in = i > 0 ? out : o.channels[level == 0 ? 0 : level - 1];
+      resnets.push_back(o.resnet(in, out));
+      if (o.down_attends[level]) transformers.emplace_back(o.transformer(level));
+    }
+    add_list(*this, "attentions", transformers);
+    add_list(*this, "resnets", resnets);
+    if (level + 1 < o.channels.size()) smaller = add_sampler(*this, "downsamplers", out, 2);
+  }
+  // Appends each intermediate image to skips.
+  at::Tensor forward(at::Tensor x, const Conditioning& conditioning,
+                     std::vector<at::Tensor>& skips) {
+    for (size_t i = 0; i < resnets.size(); ++i) {
+      x = resnets[i]->forward(x, conditioning.time);
+      if (!transformers.empty()) x = transformers[i]->forward(x, conditioning.states);
+      skips.push_back(x);
+    }
+    if (smaller) skips.push_back(x = smaller->forward(x));
+    return x;
+  }
+  std::vector<Resnet> resnets;
+  std::vector<Transformer> transformers;
+  torch::nn::Conv2d smaller{nullptr};
+};
+TORCH_MODULE(DownBlock);
+
+struct MiddleBlockImpl : torch::nn::Module {
+  explicit MiddleBlockImpl(const UNetOptions& o) : Module("UNetMidBlock2DCrossAttn") {
+    const size_t level = o.channels.size() - 1;
+    const int64_t width = o.channels[level];
+    transformer = Transformer(o.transformer(level));
+    first = o.resnet(width, width);
+    second = o.resnet(width, width);
+    add_list<Transformer>(*this, "attentions", {transformer});
+    add_list<Resnet>(*this, "resnets", {first, second});
+  }
+  at::Tensor forward(at::Tensor x, const Conditioning& conditioning) {
+    x = transformer->forward(first->forward(x, conditioning.time), conditioning.states);
+    return second->forward(x, conditioning.time);
+  }
+  Resnet first{nullptr}, second{nullptr};
+  Transformer transformer{nullptr};
+};
+TORCH_MODULE(MiddleBlock);
+
+// diffusers' UpBlock2D and CrossAttnUpBlock2D.
+struct UpBlockImpl : torch::nn::Module {
+  // step: counts from the bottom; 0 is the lowest level.
+  UpBlockImpl(const UNetOptions& o, size_t step)
+      : Module(o.up_attends[step] ? "CrossAttnUpBlock2D" : "UpBlock2D") {
+    const size_t levels = o.channels.size(), level = levels - 1 - step;
+    const int64_t out = o.channels[level];
+    const int64_t below = o.channels[std::min(level + 1, levels - 1)];
+    const int64_t above = o.channels[level == 0 ? 0 : level - 1];
+    for (int64_t i = 0; i <= o.layers; ++i) {
+      const int64_t in = (i == 0 ? below : out) + (i == o.layers ? above : out);
+      resnets.push_back(o.resnet(in, out));
+      if (o.up_attends[step]) transformers.emplace_back(o.transformer(level));
+    }
+    add_list(*this, "attentions", transformers);
+    add_list(*this, "resnets", resnets);
+    if (level > 0) larger = add_sampler(*this, "upsamplers", out, 1);
+  }
+  // Pops its inputs from the end of skips.
+  at::Tensor forward(at::Tensor x, const Conditioning& conditioning,
+                     std::vector<at::Tensor>& skips) {
+    for (size_t i = 0; i < resnets.size(); ++i) {
+      x = at::cat({x, skips.back()}, 1);
+      skips.pop_back();
+      x = resnets[i]->forward(x, conditioning.time);
+      if (!transformers.empty()) x = transformers[i]->forward(x, conditioning.states);
+    }
+    if (!larger) return x;
+    // Halving an odd size rounded up, so the skip gives the size.
+    const at::Tensor& next = skips.back();
+    x = at::upsample_nearest2d(x, {next.size(2), next.size(3)});
+    return larger->forward(x);
+  }
+  std::vector<Resnet> resnets;
+  std::vector<Transformer> transformers;
+  torch::nn::Conv2d larger{nullptr};
+};
+TORCH_MODULE(UpBlock);
+
+}  // namespace
 
 struct UNet::Parts {
   explicit Parts(const JsonObject& keys) : options(keys) {}

@@ -37,26 +37,56 @@ using Strips = std::vector<at::Tensor>;  // from the top, each [batch, channels,
 
 // A copy of a convolution's weights for many strips, so that weights on disk are fetched only once.
 struct Kernel {
-  explicit Kernel(torch::nn::Conv2d& layer);
+  explicit Kernel(torch::nn::Conv2d& layer)
+      : weight(layer->weight.clone()), bias(layer->bias.clone()) {}
   at::Tensor weight, bias;
 };
 
 // silu(norm(image)) with a GroupNorm: each channel's scale and shift, from the statistics of all
 // strips.
 struct NormedSilu {
-  NormedSilu(torch::nn::GroupNorm& norm, const Strips& image);
-  at::Tensor scale, shift;  // [batch, channels, 1, 1]
+  // Combines variances by Chan's method, in double, so that the result does not depend on the
+  // number of strips.
+  NormedSilu(torch::nn::GroupNorm& norm, const Strips& image) {
+    const int64_t batch = image[0].size(0), channels = image[0].size(1);
+    const int64_t groups = norm->options.num_groups();
+    at::Tensor mean, square;  // [batch, groups]: mean, and sum of squared distances from it
+    double count = 0;
+    for (const at::Tensor& strip : image) {
+      auto [variance, average] =
+          at::var_mean(strip.view({batch, groups, -1}), at::IntArrayRef{-1}, /*unbiased=*/false);
+      variance = variance.to(at::kDouble);
+      average = average.to(at::kDouble);
+      const double own = static_cast<double>(strip.numel()) / static_cast<double>(batch * groups);
+      if (count == 0) {
+        mean = average;
+        square = variance.mul(own);
+      } else {
+        const at::Tensor apart = average.sub(mean);
+        square = square.add(variance, own).add(apart.square(), count * own / (count + own));
+        mean = mean.add(apart, own / (count + own));
+      }
+      count += own;
+    }
+    const at::Tensor rate = square.div(count).add(norm->options.eps()).rsqrt();
+    const auto of_channels = [&](const at::Tensor& of_groups) {
+      return of_groups.repeat_interleave(channels / groups, 1);
+    };
+    const at::Tensor factor = of_channels(rate).mul(norm->weight.to(at::kDouble));
+    const at::Tensor added = norm->bias.to(at::kDouble).sub(of_channels(mean).mul(factor));
+    const auto shaped = [&](const at::Tensor& x) {
+      return x.to(image[0].scalar_type()).view({batch, channels, 1, 1});
+    };
+    scale = shaped(factor);
+    shift = shaped(added);
+  }
   // In place.
-  void apply(at::Tensor& rows) const;
+  void apply(at::Tensor& rows) const {
+    rows.mul_(scale).add_(shift);
+    at::silu_(rows);
+  }
+  at::Tensor scale, shift;  // [batch, channels, 1, 1]
 };
-
-// A 3 × 3 convolution of strip `index`. before: applied first if given; twice: upsamples by 2
-// before the convolution. Also reads the adjacent strips.
-at::Tensor convolve(const Strips& image, size_t index, const Kernel& kernel,
-                    const NormedSilu* before, bool twice = false);
-
-// The same for all strips; each is freed as soon as possible.
-Strips convolve(Strips image, const Kernel& kernel, const NormedSilu* before, bool twice = false);
 
 // Copies the image.
 Strips divided(const at::Tensor& image, int64_t rows) {
@@ -67,74 +97,21 @@ Strips divided(const at::Tensor& image, int64_t rows) {
   return strips;
 }
 
-Kernel::Kernel(torch::nn::Conv2d& layer)
-    : weight(layer->weight.clone()), bias(layer->bias.clone()) {}
-
-// Combines variances by Chan's method, in double, so that the result does not depend on the number
-// of strips.
-NormedSilu::NormedSilu(torch::nn::GroupNorm& norm, const Strips& image) {
-  const int64_t batch = image[0].size(0), channels = image[0].size(1);
-  const int64_t groups = norm->options.num_groups();
-  at::Tensor mean, square;  // [batch, groups]: mean, and sum of squared distances from it
-  double count = 0;
-  for (const at::Tensor& strip : image) {
-    auto [variance, average] =
-        at::var_mean(strip.view({batch, groups, -1}), at::IntArrayRef{-1}, /*unbiased=*/false);
-    variance = variance.to(at::kDouble);
-    average = average.to(at::kDouble);
-    const double own = static_cast<double>(strip.numel()) / static_cast<double>(batch * groups);
-    if (count == 0) {
-      mean = average;
-      square = variance.mul(own);
-    } else {
-      const at::Tensor apart = average.sub(mean);
-      square = square.add(variance, own).add(apart.square(), count * own / (count + own));
-      mean = mean.add(apart, own / (count + own));
-    }
-    count += own;
-  }
-  const at::Tensor rate = square.div(count).add(norm->options.eps()).rsqrt();
-  const auto of_channels = [&](const at::Tensor& of_groups) {
-    return of_groups.repeat_interleave(channels / groups, 1);
-  };
-  const at::Tensor factor = of_channels(rate).mul(norm->weight.to(at::kDouble));
-  const at::Tensor added = norm->bias.to(at::kDouble).sub(of_channels(mean).mul(factor));
-  const auto shaped = [&](const at::Tensor& x) {
-    return x.to(image[0].scalar_type()).view({batch, channels, 1, 1});
-  };
-  scale = shaped(factor);
-  shift = shaped(added);
-}
-
-void NormedSilu::apply(at::Tensor& rows) const {
-  rows.mul_(scale).add_(shift);
-  at::silu_(rows);
-}
-
+// A 3 × 3 convolution of strip `index`. before: applied first if given; twice: upsamples by 2
+// before the convolution. Also reads the adjacent strips.
 at::Tensor convolve(const Strips& image, size_t index, const Kernel& kernel,
-                    const NormedSilu* before, bool twice) {
+                    const NormedSilu* before, bool twice = false) {
   const at::Tensor& own = image[index];
   const int64_t rows = own.size(2), width = own.size(3);
-  // Adds the neighboring strips' rows above and below, or zeros.
+  // The neighboring strips' rows above and below, or zeros.
   at::Tensor input = at::empty({own.size(0), own.size(1), rows + 2, width}, own.options());
   const bool first = index == 0, last = index + 1 == image.size();
   input.narrow(2, 1, rows).copy_(own);
-  if (!first) {
-    const at::Tensor& above = image[index - 1];
-    input.narrow(2, 0, 1).copy_(above.narrow(2, above.size(2) - 1, 1));
-  } else {
-    input.narrow(2, 0, 1).zero_();
-  }
-  if (!last) {
-    input.narrow(2, rows + 1, 1).copy_(image[index + 1].narrow(2, 0, 1));
-  } else {
-    input.narrow(2, rows + 1, 1).zero_();
-  }
-  if (before != nullptr) {
-    before->apply(input);
-    if (first) input.narrow(2, 0, 1).zero_();
-    if (last) input.narrow(2, rows + 1, 1).zero_();
-  }
+  if (!first) input.narrow(2, 0, 1).copy_(image[index - 1].slice(2, -1));
+  if (!last) input.narrow(2, rows + 1, 1).copy_(image[index + 1].narrow(2, 0, 1));
+  if (before != nullptr) before->apply(input);
+  if (first) input.narrow(2, 0, 1).zero_();
+  if (last) input.narrow(2, rows + 1, 1).zero_();
   if (twice) {
     input = at::upsample_nearest2d(input, {2 * (rows + 2), 2 * width});
     input = input.narrow(2, 1, 2 * rows + 2).contiguous();
@@ -143,7 +120,8 @@ at::Tensor convolve(const Strips& image, size_t index, const Kernel& kernel,
                     /*padding=*/at::IntArrayRef{0, 1});
 }
 
-Strips convolve(Strips image, const Kernel& kernel, const NormedSilu* before, bool twice) {
+// The same for all strips; each is freed as soon as possible.
+Strips convolve(Strips image, const Kernel& kernel, const NormedSilu* before, bool twice = false) {
   Strips result;
   for (size_t i = 0; i < image.size(); ++i) {
     result.push_back(convolve(image, i, kernel, before, twice));
@@ -155,46 +133,29 @@ Strips convolve(Strips image, const Kernel& kernel, const NormedSilu* before, bo
 constexpr double kEpsilon = 1e-6;
 constexpr int64_t kLatentRows = 4;  // latent rows per strip
 
-struct VaeResnetImpl : torch::nn::Module {
-  VaeResnetImpl(int64_t in, int64_t out, int64_t groups) : Module("ResnetBlock2D") {
-    norm1 = register_module("norm1", group_norm(groups, in, kEpsilon));
-    conv1 = register_module("conv1", convolution(in, out, 3));
-    norm2 = register_module("norm2", group_norm(groups, out, kEpsilon));
-    conv2 = register_module("conv2", convolution(out, out, 3));
-    if (in != out) shortcut = register_module("conv_shortcut", convolution(in, out, 1));
+// Each strip becomes a residual and an inner strip; if the number of channels halves, both
+// together are at most as large as the strip was.
+Strips forward_strips(Resnet& resnet, Strips x) {
+  const NormedSilu before1(resnet->norm1, x);
+  const Kernel kernel1(resnet->conv1);
+  Strips inner, around;
+  std::optional<Kernel> kernel_around;
+  if (resnet->shortcut) kernel_around.emplace(resnet->shortcut);
+  for (size_t i = 0; i < x.size(); ++i) {
+    inner.push_back(convolve(x, i, kernel1, &before1));
+    around.push_back(kernel_around ? at::conv2d(x[i], kernel_around->weight, kernel_around->bias)
+                                   : x[i]);
+    if (i > 0) x[i - 1].reset();
   }
-  at::Tensor forward(const at::Tensor& x) {
-    at::Tensor y = conv1->forward(normed_silu(norm1, x));
-    y = conv2->forward(normed_silu(norm2, y));
-    return y.add_(shortcut ? shortcut->forward(x) : x);
+  x.clear();
+  const NormedSilu before2(resnet->norm2, inner);
+  const Kernel kernel2(resnet->conv2);
+  for (size_t i = 0; i < inner.size(); ++i) {
+    around[i].add_(convolve(inner, i, kernel2, &before2));
+    if (i > 0) inner[i - 1].reset();
   }
-  // Each strip becomes a residual and an inner strip; if the number of channels halves, both
-  // together are at most as large as the strip was.
-  Strips forward(Strips x) {
-    const NormedSilu before1(norm1, x);
-    const Kernel kernel1(conv1);
-    Strips inner, around;
-    std::optional<Kernel> kernel_around;
-    if (shortcut) kernel_around.emplace(shortcut);
-    for (size_t i = 0; i < x.size(); ++i) {
-      inner.push_back(convolve(x, i, kernel1, &before1));
-      around.push_back(kernel_around ? at::conv2d(x[i], kernel_around->weight, kernel_around->bias)
-                                     : x[i]);
-      if (i > 0) x[i - 1].reset();
-    }
-    x.clear();
-    const NormedSilu before2(norm2, inner);
-    const Kernel kernel2(conv2);
-    for (size_t i = 0; i < inner.size(); ++i) {
-      around[i].add_(convolve(inner, i, kernel2, &before2));
-      if (i > 0) inner[i - 1].reset();
-    }
-    return around;
-  }
-  torch::nn::GroupNorm norm1{nullptr}, norm2{nullptr};
-  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr}, shortcut{nullptr};
-};
-TORCH_MODULE(VaeResnet);
+  return around;
+}
 
 // One head that attends to all pixels.
 struct VaeAttentionImpl : torch::nn::Module {
@@ -218,7 +179,7 @@ struct VaeAttentionImpl : torch::nn::Module {
 TORCH_MODULE(VaeAttention);
 
 struct UpLevel {
-  std::vector<VaeResnet> resnets;
+  std::vector<Resnet> resnets;
   torch::nn::Conv2d larger{nullptr};
 };
 
@@ -227,7 +188,7 @@ struct UpLevel {
 struct VaeDecoder::Parts {
   std::vector<int64_t> channels;  // per level, from the top
   torch::nn::Conv2d post_quant{nullptr}, in{nullptr}, out{nullptr};
-  VaeResnet first{nullptr}, second{nullptr};
+  Resnet first{nullptr}, second{nullptr};
   VaeAttention attention{nullptr};
   std::vector<UpLevel> up;
   torch::nn::GroupNorm norm{nullptr};
@@ -262,8 +223,8 @@ VaeDecoder::VaeDecoder(const ModelConfig& config)
   p.in = decoder->add("conv_in", convolution(latent_channels_, deepest, 3));
   PartsOf middle = decoder->add("mid_block", PartsOf());
   torch::nn::ModuleList resnets, attentions, ups;
-  resnets->push_back(p.first = VaeResnet(deepest, deepest, groups));
-  resnets->push_back(p.second = VaeResnet(deepest, deepest, groups));
+  resnets->push_back(p.first = Resnet(deepest, deepest, groups, kEpsilon));
+  resnets->push_back(p.second = Resnet(deepest, deepest, groups, kEpsilon));
   middle->add("resnets", resnets);
   if (keys.flag("mid_block_add_attention", true)) {
     attentions->push_back(p.attention = VaeAttention(deepest, groups));
@@ -275,7 +236,7 @@ VaeDecoder::VaeDecoder(const ModelConfig& config)
     PartsOf block;
     torch::nn::ModuleList list;
     for (int64_t i = 0; i <= layers; ++i, width = p.channels[level])
-      list->push_back(up.resnets.emplace_back(width, p.channels[level], groups));
+      list->push_back(up.resnets.emplace_back(width, p.channels[level], groups, kEpsilon));
     block->add("resnets", list);
     if (level > 0)
       up.larger = block->add("upsamplers", PartsOf())
@@ -300,7 +261,7 @@ at::Tensor VaeDecoder::forward(const at::Tensor& latents) {
   Strips strips = divided(x, kLatentRows);
   x.reset();
   for (UpLevel& level : p.up) {
-    for (VaeResnet& resnet : level.resnets) strips = resnet->forward(std::move(strips));
+    for (Resnet& resnet : level.resnets) strips = forward_strips(resnet, std::move(strips));
     if (level.larger)
       strips = convolve(std::move(strips), Kernel(level.larger), nullptr, /*twice=*/true);
   }

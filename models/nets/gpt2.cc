@@ -96,70 +96,40 @@ struct GPT2BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(GPT2Block);
 
-struct GPT2ModelImpl : torch::nn::Module {
-  explicit GPT2ModelImpl(const GPT2Options& o) {
-    wte = register_module("wte", torch::nn::Embedding(o.vocabulary, o.width));
-    wpe = register_module("wpe", torch::nn::Embedding(o.positions, o.width));
-    for (int64_t i = 0; i < o.layers; ++i) h->push_back(GPT2Block(o));
-    register_module("h", h);
-    ln_f = register_module("ln_f", layer_norm(o.width, o.epsilon));
-  }
-  torch::nn::Embedding wte{nullptr}, wpe{nullptr};
-  torch::nn::ModuleList h;
-  torch::nn::LayerNorm ln_f{nullptr};
-};
-TORCH_MODULE(GPT2Model);
-
 class GPT2 : public LanguageModel {
  public:
   explicit GPT2(const GPT2Options& o)
       : LanguageModel("GPT2LMHeadModel", o.vocabulary, o.positions) {
-    transformer_ = register_module("transformer", GPT2Model(o));
+    PartsOf body = register_module("transformer", PartsOf());
+    auto wte = body->add("wte", torch::nn::Embedding(o.vocabulary, o.width));
+    auto wpe = body->add("wpe", torch::nn::Embedding(o.positions, o.width));
+    add_part({"transformer.wte",
+              {wte.ptr(), wpe.ptr()},
+              [wte, wpe](const at::Tensor& tokens, AttentionPass& pass) mutable {
+                return wte->forward(tokens) + wpe->forward(pass.positions);
+              }});
+    auto blocks = body->add("h", torch::nn::ModuleList());
+    for (size_t layer = 0; layer < static_cast<size_t>(o.layers); ++layer) {
+      GPT2Block block(o);
+      blocks->push_back(block);
+      add_part({"transformer.h." + std::to_string(layer),
+                {block.ptr()},
+                [block, layer](const at::Tensor& x, AttentionPass& pass) mutable {
+                  return block->forward(x, pass, layer);
+                }});
+    }
+    auto norm = body->add("ln_f", layer_norm(o.width, o.epsilon));
     head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/false,
-                                            o.tied ? transformer_->wte->weight : at::Tensor()));
+                                            o.tied ? wte->weight : at::Tensor()));
+    add_part({"transformer.ln_f",
+              {norm.ptr(), head_.ptr()},
+              [norm](const at::Tensor& x, AttentionPass&) mutable { return norm->forward(x); }});
   }
   at::Tensor logits(const at::Tensor& hidden) override { return head_->forward(hidden); }
   const char* block_class() const override { return "GPT2Block"; }
   const char* base_prefix() const override { return "transformer."; }
 
- protected:
-  at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
-    at::Tensor x = embed(tokens, pass);
-    size_t layer = 0;
-    for (const auto& block : *transformer_->h)
-      x = block->as<GPT2BlockImpl>()->forward(x, pass, layer++);
-    return transformer_->ln_f->forward(x);
-  }
-
-  std::vector<Part> parts() override {
-    std::vector<Part> result;
-    result.push_back({"transformer.wte",
-                      {transformer_->wte.ptr(), transformer_->wpe.ptr()},
-                      [this](const at::Tensor& tokens, const AttentionPass& pass) {
-                        return embed(tokens, pass);
-                      }});
-    for (const auto& block : *transformer_->h) {
-      const size_t layer = result.size() - 1;
-      result.push_back({"transformer.h." + std::to_string(layer),
-                        {block},
-                        [block, layer](const at::Tensor& x, const AttentionPass& pass) {
-                          return block->as<GPT2BlockImpl>()->forward(x, pass, layer);
-                        }});
-    }
-    result.push_back({"transformer.ln_f",
-                      {transformer_->ln_f.ptr(), head_.ptr()},
-                      [this](const at::Tensor& x, const AttentionPass&) {
-                        return logits(transformer_->ln_f->forward(x));
-                      }});
-    return result;
-  }
-
  private:
-  at::Tensor embed(const at::Tensor& tokens, const AttentionPass& pass) {
-    return transformer_->wte->forward(tokens) + transformer_->wpe->forward(pass.positions);
-  }
-
-  GPT2Model transformer_{nullptr};
   Head head_{nullptr};
 };
 

@@ -84,76 +84,48 @@ struct GPTJBlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(GPTJBlock);
 
-struct GPTJModelImpl : torch::nn::Module {
-  explicit GPTJModelImpl(const GPTJOptions& o) {
-    wte = register_module("wte", torch::nn::Embedding(o.vocabulary, o.width));
-    for (int64_t i = 0; i < o.layers; ++i) h->push_back(GPTJBlock(o));
-    register_module("h", h);
-    ln_f = register_module("ln_f", layer_norm(o.width, o.epsilon));
-  }
-  torch::nn::Embedding wte{nullptr};
-  torch::nn::ModuleList h;
-  torch::nn::LayerNorm ln_f{nullptr};
-};
-TORCH_MODULE(GPTJModel);
-
 class GPTJ : public LanguageModel {
  public:
   explicit GPTJ(const GPTJOptions& o)
       : LanguageModel("GPTJForCausalLM", o.vocabulary, o.positions), rotary_(o.rotary) {
-    transformer_ = register_module("transformer", GPTJModel(o));
-    head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/true,
-                                            o.tied ? transformer_->wte->weight : at::Tensor()));
+    PartsOf body = register_module("transformer", PartsOf());
+    auto wte = body->add("wte", torch::nn::Embedding(o.vocabulary, o.width));
+    add_part(
+        {"transformer.wte", {wte.ptr()}, [wte](const at::Tensor& tokens, AttentionPass&) mutable {
+           return wte->forward(tokens);
+         }});
+    auto blocks = body->add("h", torch::nn::ModuleList());
+    for (size_t layer = 0; layer < static_cast<size_t>(o.layers); ++layer) {
+      GPTJBlock block(o);
+      blocks->push_back(block);
+      add_part({"transformer.h." + std::to_string(layer),
+                {block.ptr()},
+                [this, block, layer](const at::Tensor& x, AttentionPass& pass) mutable {
+                  return block->forward(x, rope_of(x, pass), pass, layer);
+                }});
+    }
+    auto norm = body->add("ln_f", layer_norm(o.width, o.epsilon));
+    head_ = register_module(
+        "lm_head", Head(o.width, o.vocabulary, /*bias=*/true, o.tied ? wte->weight : at::Tensor()));
+    add_part({"transformer.ln_f",
+              {norm.ptr(), head_.ptr()},
+              [norm](const at::Tensor& x, AttentionPass&) mutable { return norm->forward(x); }});
   }
   at::Tensor logits(const at::Tensor& hidden) override { return head_->forward(hidden); }
   const char* block_class() const override { return "GPTJBlock"; }
   const char* base_prefix() const override { return "transformer."; }
 
- protected:
-  at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
-    at::Tensor x = transformer_->wte->forward(tokens);
-    const RotaryEmbedding rope = rope_of(x, pass);
-    size_t layer = 0;
-    for (const auto& block : *transformer_->h)
-      x = block->as<GPTJBlockImpl>()->forward(x, rope, pass, layer++);
-    return transformer_->ln_f->forward(x);
-  }
-
-  std::vector<Part> parts() override {
-    std::vector<Part> result;
-    result.push_back({"transformer.wte",
-                      {transformer_->wte.ptr()},
-                      [this](const at::Tensor& tokens, const AttentionPass&) {
-                        return transformer_->wte->forward(tokens);
-                      }});
-    for (const auto& block : *transformer_->h) {
-      const size_t layer = result.size() - 1;
-      result.push_back({"transformer.h." + std::to_string(layer),
-                        {block},
-                        [this, block, layer](const at::Tensor& x, const AttentionPass& pass) {
-                          return block->as<GPTJBlockImpl>()->forward(x, rope_of(x, pass), pass,
-                                                                     layer);
-                        }});
-    }
-    result.push_back({"transformer.ln_f",
-                      {transformer_->ln_f.ptr(), head_.ptr()},
-                      [this](const at::Tensor& x, const AttentionPass&) {
-                        return logits(transformer_->ln_f->forward(x));
-                      }});
-    return result;
-  }
-
  private:
-  RotaryEmbedding rope_of(const at::Tensor& x, const AttentionPass& pass) {
+  const RotaryEmbedding& rope_of(const at::Tensor& x, AttentionPass& pass) {
     // Created lazily: the model may be built under EmptyWeights.
     if (!frequencies_.defined()) frequencies_ = rotary_frequencies(rotary_, 10000.0);
-    return RotaryEmbedding(pass.positions, frequencies_, RotaryStyle::kInterleaved,
-                           x.scalar_type());
+    if (!pass.rope)
+      pass.rope.emplace(pass.positions, frequencies_, RotaryStyle::kInterleaved, x.scalar_type());
+    return *pass.rope;
   }
 
   int64_t rotary_;
   at::Tensor frequencies_;
-  GPTJModel transformer_{nullptr};
   Head head_{nullptr};
 };
 

@@ -43,23 +43,22 @@ void LanguageModel::require_tokens(const at::Tensor& tokens, int64_t seen) const
 
 at::Tensor LanguageModel::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
   require_tokens(tokens, cache == nullptr ? 0 : cache->length());
-  const AttentionPass pass = begin_pass(tokens, cache);
-  at::Tensor result = run(tokens, pass);
+  AttentionPass pass = begin_pass(tokens, cache);
+  at::Tensor x = tokens;
+  for (const Part& part : parts_) x = part.compute(x, pass);
   if (cache != nullptr) cache->advance(tokens.size(1));
-  return result;
+  return x;
 }
 
 std::vector<PipelineLayer> LanguageModel::pipeline_layers() {
   std::vector<PipelineLayer> layers;
-  for (Part& part : parts()) {
-    const bool takes_tokens = layers.empty();
-    layers.emplace_back(
-        std::move(part.name), std::move(part.modules),
-        [this, takes_tokens, compute = std::move(part.compute)](const at::Tensor& x) {
-          if (takes_tokens) require_tokens(x, 0);
-          return compute(x,
-                         begin_pass(x, nullptr));  // which only uses the shape [batch, positions]
-        });
+  for (const Part& part : parts_) {
+    layers.emplace_back(part.name, part.modules, [this, &part](const at::Tensor& x) {
+      if (&part == &parts_.front()) require_tokens(x, 0);
+      AttentionPass pass = begin_pass(x, nullptr);  // only uses the shape [batch, positions]
+      const at::Tensor y = part.compute(x, pass);
+      return &part == &parts_.back() ? logits(y) : y;
+    });
   }
   return layers;
 }

@@ -125,6 +125,14 @@ at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
   return x.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
 }
 
+at::Tensor attend_in_heads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                           int64_t heads, const std::optional<at::Tensor>& mask, bool causal) {
+  const at::Tensor seen = at::scaled_dot_product_attention(
+      split_heads(query, heads), split_heads(key, heads), split_heads(value, heads), mask,
+      /*dropout_p=*/0.0, causal);
+  return seen.transpose(1, 2).flatten(2);
+}
+
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                   const AttentionPass& pass, size_t layer) {
   at::Tensor keys = key, values = value;

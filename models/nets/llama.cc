@@ -115,78 +115,52 @@ struct LlamaDecoderLayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(LlamaDecoderLayer);
 
-struct LlamaModelImpl : torch::nn::Module {
-  explicit LlamaModelImpl(const LlamaOptions& o) {
-    embed_tokens = register_module("embed_tokens", torch::nn::Embedding(o.vocabulary, o.width));
-    for (int64_t i = 0; i < o.layers; ++i) layers->push_back(LlamaDecoderLayer(o));
-    register_module("layers", layers);
-    norm = register_module("norm", LlamaRMSNorm(o.width, o.epsilon));
-  }
-  torch::nn::Embedding embed_tokens{nullptr};
-  torch::nn::ModuleList layers;
-  LlamaRMSNorm norm{nullptr};
-};
-TORCH_MODULE(LlamaModel);
-
 class Llama : public LanguageModel {
  public:
   Llama(const LlamaOptions& o, ModelConfig config)
       : LanguageModel("LlamaForCausalLM", o.vocabulary, o.positions),
         config_(std::move(config)),
         head_size_(o.head) {
-    model_ = register_module("model", LlamaModel(o));
+    PartsOf body = register_module("model", PartsOf());
+    auto embeddings = body->add("embed_tokens", torch::nn::Embedding(o.vocabulary, o.width));
+    add_part({"model.embed_tokens",
+              {embeddings.ptr()},
+              [embeddings](const at::Tensor& tokens, AttentionPass&) mutable {
+                return embeddings->forward(tokens);
+              }});
+    auto blocks = body->add("layers", torch::nn::ModuleList());
+    for (size_t layer = 0; layer < static_cast<size_t>(o.layers); ++layer) {
+      LlamaDecoderLayer block(o);
+      blocks->push_back(block);
+      add_part({"model.layers." + std::to_string(layer),
+                {block.ptr()},
+                [this, block, layer](const at::Tensor& x, AttentionPass& pass) mutable {
+                  return block->forward(x, rope_of(x, pass), pass, layer);
+                }});
+    }
+    auto norm = body->add("norm", LlamaRMSNorm(o.width, o.epsilon));
     head_ = register_module("lm_head", Head(o.width, o.vocabulary, /*bias=*/false,
-                                            o.tied ? model_->embed_tokens->weight : at::Tensor()));
+                                            o.tied ? embeddings->weight : at::Tensor()));
+    add_part({"model.norm",
+              {norm.ptr(), head_.ptr()},
+              [norm](const at::Tensor& x, AttentionPass&) mutable { return norm->forward(x); }});
   }
   at::Tensor logits(const at::Tensor& hidden) override { return head_->forward(hidden); }
   const char* block_class() const override { return "LlamaDecoderLayer"; }
   const char* base_prefix() const override { return "model."; }
 
- protected:
-  at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) override {
-    at::Tensor x = model_->embed_tokens->forward(tokens);
-    const RotaryEmbedding rope = rope_of(x, pass);
-    size_t layer = 0;
-    for (const auto& block : *model_->layers)
-      x = block->as<LlamaDecoderLayerImpl>()->forward(x, rope, pass, layer++);
-    return model_->norm->forward(x);
-  }
-
-  std::vector<Part> parts() override {
-    std::vector<Part> result;
-    result.push_back({"model.embed_tokens",
-                      {model_->embed_tokens.ptr()},
-                      [this](const at::Tensor& tokens, const AttentionPass&) {
-                        return model_->embed_tokens->forward(tokens);
-                      }});
-    for (const auto& block : *model_->layers) {
-      const size_t layer = result.size() - 1;
-      result.push_back({"model.layers." + std::to_string(layer),
-                        {block},
-                        [this, block, layer](const at::Tensor& x, const AttentionPass& pass) {
-                          return block->as<LlamaDecoderLayerImpl>()->forward(x, rope_of(x, pass),
-                                                                             pass, layer);
-                        }});
-    }
-    result.push_back({"model.norm",
-                      {model_->norm.ptr(), head_.ptr()},
-                      [this](const at::Tensor& x, const AttentionPass&) {
-                        return logits(model_->norm->forward(x));
-                      }});
-    return result;
-  }
-
  private:
-  RotaryEmbedding rope_of(const at::Tensor& x, const AttentionPass& pass) {
+  const RotaryEmbedding& rope_of(const at::Tensor& x, AttentionPass& pass) {
     // Created lazily: the model may be built under EmptyWeights.
     if (!frequencies_.defined()) frequencies_ = rotary_frequencies(config_.keys(), head_size_);
-    return RotaryEmbedding(pass.positions, frequencies_, RotaryStyle::kHalf, x.scalar_type());
+    if (!pass.rope)
+      pass.rope.emplace(pass.positions, frequencies_, RotaryStyle::kHalf, x.scalar_type());
+    return *pass.rope;
   }
 
   ModelConfig config_;
   int64_t head_size_;
   at::Tensor frequencies_;
-  LlamaModel model_{nullptr};
   Head head_{nullptr};
 };
 

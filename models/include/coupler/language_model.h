@@ -90,21 +90,20 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
   // name: of the module.
   LanguageModel(const std::string& name, int64_t vocabulary, int64_t context)
       : Module(name), vocabulary_(vocabulary), context_(context) {}
-  // hidden() without its checks.
-  virtual at::Tensor run(const at::Tensor& tokens, const AttentionPass& pass) = 0;
-  // One part of run and logits: tokens to hidden states, one block, or last states to logits.
+  // One part of the model: tokens to hidden states, one block, or the norm before the head.
   struct Part {
     std::string name;                // of its first module
-    PipelineLayer::Modules modules;  // whose parameters it uses
-    std::function<at::Tensor(const at::Tensor&, const AttentionPass&)>
-        compute;  // takes the previous part's output
+    PipelineLayer::Modules modules;  // whose parameters it uses; the last part's include the head
+    // Takes the previous part's output; the first takes tokens.
+    std::function<at::Tensor(const at::Tensor&, AttentionPass&)> compute;
   };
-  // All parts, in order.
-  virtual std::vector<Part> parts() = 0;
+  // Called by constructors, in order.
+  void add_part(Part part) { parts_.push_back(std::move(part)); }
 
  private:
   void require_tokens(const at::Tensor& tokens, int64_t seen) const;
   int64_t vocabulary_, context_;
+  std::vector<Part> parts_;
 };
 
 // Throws Error(kUnsupported) if the architecture is not supported, listing those that are, or if
