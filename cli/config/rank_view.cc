@@ -271,29 +271,14 @@ std::string ranks_text(const std::vector<std::optional<RankView>>& views,
 
 }  // namespace
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankView, host, version, file, backend, gpu, settings, problems)
+
 std::string to_text(const RankView& view) {
-  json settings = json::object();
-  for (const auto& [key, entry] : view.settings) settings[key] = {entry.first, entry.second};
-  const json whole = {{"host", view.host},        {"version", view.version}, {"file", view.file},
-                      {"backend", view.backend},  {"gpu", view.gpu},         {"settings", settings},
-                      {"problems", view.problems}};
   // Replaces invalid UTF-8 in messages.
-  return whole.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json(view).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-RankView rank_view_of(const std::string& text) {
-  const json whole = json::parse(text);
-  RankView view{.host = whole.at("host"),
-                .version = whole.at("version"),
-                .file = whole.at("file"),
-                .backend = whole.at("backend"),
-                .gpu = whole.at("gpu"),
-                .settings = {},
-                .problems = whole.at("problems")};
-  for (const auto& [key, entry] : whole.at("settings").items())
-    view.settings[key] = {entry.at(0), entry.at(1)};
-  return view;
-}
+RankView rank_view_of(const std::string& text) { return json::parse(text).get<RankView>(); }
 
 std::vector<std::string> join_problems(
     const std::vector<std::optional<RankView>>& views,

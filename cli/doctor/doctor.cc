@@ -19,6 +19,9 @@
 #include "cli/text/output.h"
 
 namespace coupler::cli {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, level, what, why, fix, exit_code)
+
 namespace {
 
 bool is_gone(const Leftover& one) { return one.failure.empty(); }
@@ -111,21 +114,7 @@ struct Row {
 };
 
 std::string pack(const Findings& findings) {
-  nlohmann::json rows = nlohmann::json::array();
-  for (const Finding& finding : findings) {
-    rows.push_back({static_cast<int>(finding.level), finding.what, finding.why, finding.fix,
-                    finding.exit_code});
-  }
-  return rows.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-Findings unpack(const std::string& text) {
-  Findings findings;
-  for (const nlohmann::json& row : nlohmann::json::parse(text)) {
-    findings.push_back(
-        {static_cast<Level>(row[0].get<int>()), row[1], row[2], row[3], row[4].get<int>()});
-  }
-  return findings;
+  return nlohmann::json(findings).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // The finding for a check that did not return.
@@ -164,7 +153,8 @@ std::vector<Row> examine(const config::ConfigRequest& request) {
   const std::vector<ChildResult> answers = run_in_children(checks, kDeadline);
   for (size_t i = 0; i < kChecks.size(); ++i) {
     const bool answered = answers[i].end == ChildResult::End::kAnswered;
-    for (Finding& finding : answered ? unpack(answers[i].text) : Findings{lost(answers[i])}) {
+    for (Finding& finding : answered ? nlohmann::json::parse(answers[i].text).get<Findings>()
+                                     : Findings{lost(answers[i])}) {
       rows.push_back({kChecks[i].name, std::move(finding)});
     }
   }

@@ -173,30 +173,10 @@ Support support_of(const std::string& use, const config::BackendConfig& backend)
   return support;
 }
 
-std::string pack(const Support& support) {
-  nlohmann::json document = {support.name,       support.problem,   support.base,    support.memory,
-                             support.splits,     support.aborts,    support.streams, support.moved,
-                             support.operations, support.reductions};
-  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-Support unpack(const std::string& text) {
-  const nlohmann::json document = nlohmann::json::parse(text);
-  Support support;
-  support.name = document[0];
-  support.problem = document[1];
-  support.base = document[2];
-  support.memory = document[3];
-  support.splits = document[4];
-  support.aborts = document[5];
-  support.streams = document[6];
-  support.moved = document[7].get<std::set<db_dtype>>();
-  support.operations = document[8].get<std::map<db_kind, bool>>();
-  support.reductions = document[9].get<std::map<db_dtype, std::set<db_reduce>>>();
-  return support;
-}
-
 }  // namespace
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Support, name, problem, base, memory, splits, aborts, streams,
+                                   operations, moved, reductions)
 
 std::vector<db_kind> all_kinds() { return range<db_kind>(DB_ALL_REDUCE, DB_RECV); }
 std::vector<db_dtype> all_dtypes() { return range<db_dtype>(DB_I8, DB_F8_E5M2); }
@@ -207,7 +187,10 @@ std::vector<Support> ask_for_support(const config::BackendConfig& backend) {
   std::vector<std::function<std::string()>> works;
   works.reserve(uses.size());
   for (const std::string& use : uses) {
-    works.emplace_back([&use, &backend] { return pack(support_of(use, backend)); });
+    works.emplace_back([&use, &backend] {
+      const nlohmann::json answer = support_of(use, backend);
+      return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    });
   }
   // A communicator over MPI starts it, and it must be finalized at exit.
   const std::vector<ChildResult> answers = run_in_children(works, kDeadline, Leave::kByExit);
@@ -215,7 +198,7 @@ std::vector<Support> ask_for_support(const config::BackendConfig& backend) {
   for (size_t i = 0; i < answers.size(); ++i) {
     Support support;
     if (answers[i].end == ChildResult::End::kAnswered) {
-      support = unpack(answers[i].text);
+      support = nlohmann::json::parse(answers[i].text).get<Support>();
     } else {
       support.name = uses[i];
       support.problem = describe_exit(answers[i], kDeadline, "during the query");

@@ -12,6 +12,11 @@
 #include <set>
 
 namespace coupler::cli {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankProfile::Kind, count, bytes, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankProfile, rank, step_seconds, waiting_seconds,
+                                   peak_memory_bytes, communication)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -58,16 +63,7 @@ void read_profile(const fs::path& path, RunRecord& record) {
   std::ifstream in(path);
   const json summary = json::parse(in, nullptr, /*allow_exceptions=*/false);
   try {
-    RankProfile rank;
-    rank.rank = summary.at("rank").get<int>();
-    rank.step_seconds = summary.at("step_seconds").get<std::vector<double>>();
-    rank.waiting_seconds = summary.at("waiting_seconds").get<double>();
-    rank.peak_memory_bytes = summary.at("peak_memory_bytes").get<uint64_t>();
-    for (const auto& [name, kind] : summary.at("communication").items())
-      rank.communication[name] = {kind.at("count").get<uint64_t>(),
-                                  kind.at("bytes").get<uint64_t>(),
-                                  kind.at("seconds").get<double>()};
-    record.ranks.push_back(std::move(rank));
+    record.ranks.push_back(summary.get<RankProfile>());
   } catch (const json::exception&) {
     record.notes.push_back(
         fmt::format("{} is incomplete: its round had not ended, or its process "
