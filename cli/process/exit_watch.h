@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <unordered_map>
 #include <vector>
 
 #include "base/file_descriptor.h"
@@ -23,7 +22,6 @@ class ExitWatch {
 
  private:
   UniqueFd ends_;
-  std::unordered_map<size_t, int> processes_;
 };
 
 }  // namespace coupler::cli

@@ -193,11 +193,9 @@ std::string summary_text(const RunRecord& run) {
     text += fmt::format("{}: {} to {} in {} values\n", name, short_number(points.front().value),
                         short_number(points.back().value), points.size());
   for (const RankProfile& rank : run.ranks)
-    text += fmt::format(
-        "rank {}: {} steps per second, {:.1f} % of the time waiting, peak {}\n", rank.rank,
-        short_number(share(static_cast<double>(rank.step_seconds.size()), rank.seconds())),
-        100 * share(rank.waiting_seconds, rank.seconds()),
-        format_byte_size(rank.peak_memory_bytes));
+    text += fmt::format("rank {}: {} steps per second, {:.1f} % of the time waiting, peak {}\n",
+                        rank.rank, short_number(speed_of(rank)), 100 * waiting_of(rank),
+                        format_byte_size(rank.peak_memory_bytes));
   return text;
 }
 
