@@ -9,16 +9,8 @@
 namespace coupler::cli {
 
 const char* to_string(Level level) {
-  switch (level) {
-    case Level::kOk:
-      return "ok";
-    case Level::kNote:
-      return "note";
-    case Level::kWarning:
-      return "warning";
-    default:
-      return "error";
-  }
+  constexpr const char* kNames[] = {"ok", "note", "warning", "error"};
+  return kNames[static_cast<size_t>(level)];
 }
 
 Finding finding_of(const Error& error, const std::string& why, const std::string& otherwise) {

@@ -26,6 +26,9 @@ constexpr PartName kNames[] = {
     {estimate::MemoryCategory::kBuffers, "buffers", "buffers", "communication and disk buffers"},
 };
 
+constexpr const char* kNotCounted =
+    "\nActivations are not counted: the batch size and sequence length are unknown.\n";
+
 std::string size_text(uint64_t bytes) { return bytes == 0 ? "-" : format_byte_size(bytes); }
 
 std::string fits_limit(const EstimateRow& row, uint64_t limit) {
@@ -52,8 +55,7 @@ std::string one(const EstimateRow& row, uint64_t limit) {
     text += fmt::format("\nThe largest unit, {}, is {} when gathered.\n", memory.largest_unit_name,
                         format_byte_size(memory.largest_unit));
   }
-  if (!row.activations_counted)
-    text += "\nActivations are not counted: the batch size and sequence length are unknown.\n";
+  if (!row.activations_counted) text += kNotCounted;
   if (limit > 0) {
     text += fmt::format("\nIt {} within {}.\n", memory.peak <= limit ? "fits" : "does not fit",
                         format_byte_size(limit));
@@ -79,11 +81,8 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
     table.push_back(std::move(cells));
     counted = counted && row.activations_counted;
   }
-  return fmt::format(
-      "Each rank of {}: its peak, and the maximum of each part on its own.\n\n{}{}",
-      rows.front().world_size, format_table(table),
-      counted ? ""
-              : "\nActivations are not counted: the batch size and sequence length are unknown.\n");
+  return fmt::format("Each rank of {}: its peak, and the maximum of each part on its own.\n\n{}{}",
+                     rows.front().world_size, format_table(table), counted ? "" : kNotCounted);
 }
 
 }  // namespace
@@ -102,7 +101,7 @@ nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limi
                   {"mixed_precision", row.precision},
                   {"activation_checkpointing", row.checkpointing},
                   {"world", row.world_size},
-                  {"training", row.training},
+                  {"training", true},
                   {"activations_counted", row.activations_counted},
                   {"peak_bytes", memory.peak},
                   {"peak_in", memory.when},

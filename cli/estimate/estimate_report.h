@@ -16,7 +16,6 @@ struct EstimateRow {
   std::string precision;      // "no", "bf16"
   std::string checkpointing;  // memory.activation_checkpointing; "" for none
   int world_size = 1;
-  bool training = true;
   bool activations_counted = true;
   estimate::MemoryEstimate memory;
 };

@@ -69,6 +69,12 @@ void write_through(const std::string& file, const std::string& text) {
   }
 }
 
+// Whether another start can help: not after a signal, and not if the command line, the
+// configuration or a plugin is wrong (codes 2 and 3).
+bool is_worth_a_restart(const JobExit& end) {
+  return end.code != 0 && end.code != 2 && end.code != 3 && !end.interrupted;
+}
+
 }  // namespace
 
 void write_outcome(const std::string& file, const JobOutcome& outcome) {
@@ -83,10 +89,6 @@ void write_outcome(const std::string& file, const JobOutcome& outcome) {
   } catch (const Error& error) {
     write_all(2, fmt::format("coupler: --outcome: {}\n", error.what()));
   }
-}
-
-bool is_worth_a_restart(const JobExit& end) {
-  return end.code != 0 && end.code != 2 && end.code != 3 && !end.interrupted;
 }
 
 int run_with_restarts(LaunchPlan& plan, const std::function<JobExit()>& run) {

@@ -60,10 +60,6 @@ struct JobExit {
 // error and does not throw, because the job is already over.
 void write_outcome(const std::string& file, const JobOutcome& outcome);
 
-// Whether another start can help: not after a signal, and not if the command line, the
-// configuration or a plugin is wrong (codes 2 and 3).
-bool is_worth_a_restart(const JobExit& end);
-
 // Runs the job until it succeeds, cannot succeed, or has been restarted plan.max_restarts times.
 // Counts in plan.restart. Each start has its own store, secret and processes.
 int run_with_restarts(LaunchPlan& plan, const std::function<JobExit()>& run);

@@ -2,6 +2,7 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <functional>
@@ -25,12 +26,16 @@ namespace {
 
 constexpr std::chrono::seconds kDeadline(30);
 
+// All values of a type that the ABI defines.
 template <typename Number>
 std::vector<Number> range(int first, int last) {
   std::vector<Number> numbers;
   for (int i = first; i <= last; ++i) numbers.push_back(i);
   return numbers;
 }
+const std::vector<db_kind> kKinds = range<db_kind>(DB_ALL_REDUCE, DB_RECV);
+const std::vector<db_dtype> kDtypes = range<db_dtype>(DB_I8, DB_F8_E5M2);
+const std::vector<db_reduce> kReduces = range<db_reduce>(DB_SUM, DB_BXOR);
 
 plugin::Plugin load(const config::BackendConfig& backend, const std::string& use) {
   config::BackendConfig one = backend;
@@ -126,15 +131,14 @@ class SingleRankCommunicator {
 // reductions of that type.
 void ask(const SingleRankCommunicator& communicator, Support& support) {
   const auto takes_any = [&](db_kind kind) {
-    for (const db_dtype dtype : all_dtypes()) {
+    for (const db_dtype dtype : kDtypes) {
       if (communicator.takes(kind, dtype, comm::is_reducing(kind) ? DB_SUM : 0)) return true;
     }
     return false;
   };
-  for (const db_kind kind : all_kinds()) support.operations[kind] = takes_any(kind);
-  for (const db_dtype dtype : all_dtypes()) {
-    std::set<db_reduce> reduces;
-    for (const db_reduce reduce : all_reduces()) reduces.insert(reduce);
+  for (const db_kind kind : kKinds) support.operations[kind] = takes_any(kind);
+  for (const db_dtype dtype : kDtypes) {
+    std::set<db_reduce> reduces(kReduces.begin(), kReduces.end());
     bool moves = false, moves_always = true, reduces_any = false;
     for (const auto& [kind, there] : support.operations) {
       if (!there || kind == DB_BARRIER) continue;
@@ -144,7 +148,7 @@ void ask(const SingleRankCommunicator& communicator, Support& support) {
         continue;
       }
       reduces_any = true;
-      for (const db_reduce reduce : all_reduces()) {
+      for (const db_reduce reduce : kReduces) {
         if (!communicator.takes(kind, dtype, reduce)) reduces.erase(reduce);
       }
     }
@@ -177,10 +181,6 @@ Support support_of(const std::string& use, const config::BackendConfig& backend)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Support, name, problem, base, memory, splits, aborts, streams,
                                    operations, moved, reductions)
-
-std::vector<db_kind> all_kinds() { return range<db_kind>(DB_ALL_REDUCE, DB_RECV); }
-std::vector<db_dtype> all_dtypes() { return range<db_dtype>(DB_I8, DB_F8_E5M2); }
-std::vector<db_reduce> all_reduces() { return range<db_reduce>(DB_SUM, DB_BXOR); }
 
 std::vector<Support> ask_for_support(const config::BackendConfig& backend) {
   const std::vector<std::string> uses = plugin::listed_uses(backend);
@@ -221,12 +221,6 @@ Names names_of(const std::set<db_reduce>& reduces) {
   return names;
 }
 
-std::string joined(const Names& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 // The reductions that any backend has for a type. The built-in backend, which is always among them,
 // has all that the interface defines.
 std::set<db_reduce> defined(const std::vector<Support>& supports, db_dtype dtype) {
@@ -244,9 +238,8 @@ std::string type_cell(const Support& support, db_dtype dtype, const std::set<db_
   if (found == support.reductions.end()) return moved ? "moved" : "no";
   std::set<db_reduce> missing = all;
   for (const db_reduce reduce : found->second) missing.erase(reduce);
-  std::string text = moved ? "all" : "reduced, not moved";
-  if (!missing.empty()) text += " but " + joined(names_of(missing));
-  return text;
+  return fmt::format("{}{}{}", moved ? "all" : "reduced, not moved", missing.empty() ? "" : " but ",
+                     fmt::join(names_of(missing), ", "));
 }
 
 // One row: its heading, and a cell per backend; "?" if the query failed.
@@ -262,7 +255,7 @@ void add_row(Rows& rows, const std::vector<Support>& supports, const std::string
 Rows operations(const std::vector<Support>& supports) {
   Rows rows = {{"operation"}};
   for (const Support& support : supports) rows[0].push_back(one_line(support.name));
-  for (const db_kind kind : all_kinds()) {
+  for (const db_kind kind : kKinds) {
     add_row(rows, supports, std::string(comm::kind_name(kind)),
             [kind](const Support& support) { return yes(support.operations.at(kind)); });
   }
@@ -279,12 +272,13 @@ Rows operations(const std::vector<Support>& supports) {
 Rows types(const std::vector<Support>& supports) {
   Rows rows = {{"type", "reductions"}};
   for (const Support& support : supports) rows[0].push_back(one_line(support.name));
-  for (const db_dtype dtype : all_dtypes()) {
+  for (const db_dtype dtype : kDtypes) {
     const std::set<db_reduce> all = defined(supports, dtype);
     Rows row;
     add_row(row, supports, std::string(comm::dtype_name(dtype)),
             [&](const Support& support) { return type_cell(support, dtype, all); });
-    row[0].insert(row[0].begin() + 1, all.empty() ? "-" : joined(names_of(all)));
+    row[0].insert(row[0].begin() + 1,
+                  all.empty() ? "-" : fmt::format("{}", fmt::join(names_of(all), ", ")));
     rows.push_back(std::move(row[0]));
   }
   return rows;

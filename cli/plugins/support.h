@@ -30,11 +30,6 @@ struct Support {
 // not start here, for lack of a device, a base or a library.
 std::vector<Support> ask_for_support(const config::BackendConfig& backend);
 
-// All values that the ABI defines.
-std::vector<db_kind> all_kinds();
-std::vector<db_dtype> all_dtypes();
-std::vector<db_reduce> all_reduces();
-
 // The tables of `coupler plugins --matrix`: operations, types and reductions by backend. Pure
 // functions.
 
