@@ -3,10 +3,8 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -119,7 +117,7 @@ int run(std::vector<std::string> words) {
 int flush_output(int code) {
   const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
   if (!failed || code != 0) return code;
-  report_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+  report_error(fmt::format("cannot write to standard output: {}", errno_message()));
   return 1;
 }
 

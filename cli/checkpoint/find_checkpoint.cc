@@ -9,6 +9,7 @@
 
 #include "checkpoint/folder.h"
 #include "checkpoint/names.h"
+#include "cli/machine/text_values.h"
 #include "cli/text/output.h"
 
 namespace coupler::cli {
@@ -19,10 +20,8 @@ bool is_checkpoint(const std::string& path) {
 }
 
 bool holds_checkpoints(const std::string& path) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const auto name = checkpoint::read_name(entry->path().filename().string());
+  for (const std::filesystem::path& entry : entries_of(path)) {
+    const auto name = checkpoint::read_name(entry.filename().string());
     if (name && name->kind == checkpoint::NameKind::kCommitted) return true;
   }
   return false;

@@ -3,18 +3,17 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
-#include <system_error>
 
 #include "base/units.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/folders.h"
 #include "cli/checkpoint/find_checkpoint.h"
 #include "cli/text/command.h"
+#include "cli/text/words.h"
 #include "weights/open_weights.h"
 #include "weights/write_weights.h"
 
@@ -28,13 +27,11 @@ constexpr Option kShardSize = {
 size_t model_of(const Arguments& arguments) {
   constexpr size_t kMaxModels = 1'000'000;
   const std::string text = arguments.value("--model", "0");
-  const char* const end = text.data() + text.size();
-  size_t model = 0;
-  const auto [stop, status] = std::from_chars(text.data(), end, model);
-  if (status != std::errc() || stop != end || model > kMaxModels)
+  const auto model = number_of<size_t>(text);
+  if (!model || *model > kMaxModels)
     arguments.refuse(fmt::format("--model must be a number, counted from 0, not '{}'", text),
                      "--model");
-  return model;
+  return *model;
 }
 
 // Refuses a command line that cannot be carried out before anything is read. Nothing without the

@@ -9,12 +9,14 @@
 
 #include "base/text.h"
 #include "cli/config/config_import.h"
+#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {
 
 constexpr const char* kNoTensorParallelism =
     "tensor parallelism is not supported; fsdp shards an unmodified model";
+constexpr const char* kNoHistory = "scales come from the current tensor, not from a history";
 constexpr const char* kNoTracing = "C++ modules cannot be traced";
 constexpr std::array<std::string_view, 7> kOtherHardware = {
     "multi_npu", "multi_mlu", "multi_sdaa", "multi_musa", "multi_xpu", "multi_hpu", "multi_neuron"};
@@ -25,22 +27,9 @@ ImportRule unless_one(const char* why) {
   };
 }
 
-ImportRule precision_word() {
-  return [](ConfigDraft& draft, const std::string& value) -> std::string {
-    const std::string text = lower(value);
-    if (text == "false") {  // YAML's "no"
-      draft.set("training.mixed_precision", std::string("no"));
-      return {};
-    }
-    for (const char* known : {"no", "fp16", "bf16", "fp8"}) {
-      if (text != known) continue;
-      draft.set("training.mixed_precision", text);
-      return {};
-    }
-    if (is_left_open(value)) return left_open();
-    return fmt::format("'{}' is not one of no, fp16, bf16, fp8: left at its default",
-                       for_message(value));
-  };
+std::string precision(ConfigDraft& draft, const std::string& value) {
+  static const ImportRule word = as_word("training.mixed_precision", {"no", "fp16", "bf16", "fp8"});
+  return word(draft, lower(value) == "false" ? "no" : value);  // YAML reads "no" as false
 }
 
 std::string distributed_type(ConfigDraft& draft, const std::string& value) {
@@ -160,6 +149,17 @@ std::string ignored_modules(ConfigDraft& draft, const std::string& value) {
   return {};
 }
 
+// A number of `what`, which sets something unless it is 1.
+ImportRule of_several(const char* what, void (*set)(ConfigDraft& draft, int64_t number)) {
+  return [what, set](ConfigDraft& draft, const std::string& value) -> std::string {
+    const auto number = integer_of(value);
+    if (number == 1 || is_left_open(value)) return "nothing to set";
+    if (!number || *number < 1) return refused(value, fmt::format("a number of {}", what));
+    set(draft, *number);
+    return {};
+  };
+}
+
 std::string processes(ConfigDraft& draft, const std::string& value) {
   const auto number = integer_of(value);
   if (is_left_open(value) || number == -1) return "set it with -n of coupler launch";
@@ -171,7 +171,6 @@ std::string processes(ConfigDraft& draft, const std::string& value) {
 }  // namespace
 
 const ImportRules& accelerate_rules() {
-  const auto always = [](const char* what) { return without(what); };
   static const ImportRules all = {
       {"compute_environment",
        [](ConfigDraft&, const std::string& value) -> std::string {
@@ -179,7 +178,7 @@ const ImportRules& accelerate_rules() {
                                                 : "SageMaker jobs are not supported";
        }},
       {"distributed_type", distributed_type},
-      {"mixed_precision", precision_word()},
+      {"mixed_precision", precision},
       {"fp16",
        [](ConfigDraft& draft, const std::string& value) -> std::string {
          draft.set("training.mixed_precision", std::string(is_on(value) ? "fp16" : "no"));
@@ -192,7 +191,7 @@ const ImportRules& accelerate_rules() {
          draft.set("training.device", std::string("cpu"));
          return {};
        }},
-      {"debug", always("operations are always compared between ranks")},
+      {"debug", without("operations are always compared between ranks")},
       {"num_processes", processes},
       {"num_machines",
        [](ConfigDraft&, const std::string& value) -> std::string {
@@ -209,10 +208,10 @@ const ImportRules& accelerate_rules() {
                     ? "nothing to set"
                     : fmt::format("set CUDA_VISIBLE_DEVICES={} instead", for_message(value));
        }},
-      {"rdzv_backend", always("ranks meet in the launcher's store")},
-      {"rdzv_conf", always("ranks meet in the launcher's store")},
-      {"same_network", always("nothing to set: only --main-address matters")},
-      {"main_training_function", always("a whole program is launched, not a function")},
+      {"rdzv_backend", without("ranks meet in the launcher's store")},
+      {"rdzv_conf", without("ranks meet in the launcher's store")},
+      {"same_network", without("nothing to set: only --main-address matters")},
+      {"main_training_function", without("a whole program is launched, not a function")},
       {"enable_cpu_affinity", without_unless_off("an option of coupler launch: --bind numa")},
       {"num_cpu_threads_per_process", as_integer("launch.threads_per_process")},
       {"downcast_bf16", without_unless_off("for TPUs")},
@@ -236,29 +235,25 @@ const ImportRules& accelerate_rules() {
          return fmt::format("also needs options of coupler launch: --via mpirun --hostfile {}",
                             for_message(value));
        }},
-      {"mpirun_config.mpirun_ccl", always("Open MPI needs no such setting")},
+      {"mpirun_config.mpirun_ccl", without("Open MPI needs no such setting")},
       {"fp8_config.fp8_format", as_word("training.fp8_format", {"hybrid", "e4m3"})},
       {"fp8_config.enable_fsdp_float8_all_gather",
        without_unless_off("parameters are gathered in their own dtype or in param_dtype")},
       {"fp8_config.pad_inner_dim", without_unless_off("matrix products of every size work")},
-      {"fp8_config.backend", always("there is only one implementation")},
-      {"fp8_config.amax_compute_algorithm",
-       always("scales come from the current tensor, not from a history")},
-      {"fp8_config.amax_compute_algo",
-       always("scales come from the current tensor, not from a history")},
-      {"fp8_config.amax_history_len",
-       always("scales come from the current tensor, not from a history")},
-      {"fp8_config.amax_history_length",
-       always("scales come from the current tensor, not from a history")},
-      {"fp8_config.interval", always("scales come from the current tensor, not from a history")},
-      {"fp8_config.margin", always("scales come from the current tensor, not from a history")},
-      {"fp8_config.override_linear_precision", always("linear layers are fp8 in both directions")},
+      {"fp8_config.backend", without("there is only one implementation")},
+      {"fp8_config.amax_compute_algorithm", without(kNoHistory)},
+      {"fp8_config.amax_compute_algo", without(kNoHistory)},
+      {"fp8_config.amax_history_len", without(kNoHistory)},
+      {"fp8_config.amax_history_length", without(kNoHistory)},
+      {"fp8_config.interval", without(kNoHistory)},
+      {"fp8_config.margin", without(kNoHistory)},
+      {"fp8_config.override_linear_precision", without("linear layers are fp8 in both directions")},
       {"fp8_config.use_autocast_during_eval",
-       always("autocast applies only inside accelerator.autocast()")},
-      {"fp8_config.opt_level", always("for MS-AMP")},
-      {"fp8_config.optimization_level", always("for MS-AMP")},
+       without("autocast applies only inside accelerator.autocast()")},
+      {"fp8_config.opt_level", without("for MS-AMP")},
+      {"fp8_config.optimization_level", without("for MS-AMP")},
       // FSDP
-      {"fsdp_config.fsdp_version", always("parameters are sharded by rows, as in version 2")},
+      {"fsdp_config.fsdp_version", without("parameters are sharded by rows, as in version 2")},
       {"fsdp_config.fsdp_sharding_strategy", sharding_strategy},
       {"fsdp_config.sharding_strategy", sharding_strategy},
       {"fsdp_config.fsdp_reshard_after_forward", reshard},
@@ -274,10 +269,10 @@ const ImportRules& accelerate_rules() {
       {"fsdp_config.fsdp_backward_prefetch_policy", backward_prefetch},
       {"fsdp_config.fsdp_forward_prefetch", forward_prefetch},
       {"fsdp_config.fsdp_state_dict_type",
-       always("checkpoints are sharded and load on any number of ranks")},
-      {"fsdp_config.fsdp_use_orig_params", always("parameters keep names and shapes")},
-      {"fsdp_config.fsdp_sync_module_states", always("all ranks start with rank 0's values")},
-      {"fsdp_config.fsdp_cpu_ram_efficient_loading", always("a file is read once per machine")},
+       without("checkpoints are sharded and load on any number of ranks")},
+      {"fsdp_config.fsdp_use_orig_params", without("parameters keep names and shapes")},
+      {"fsdp_config.fsdp_sync_module_states", without("all ranks start with rank 0's values")},
+      {"fsdp_config.fsdp_cpu_ram_efficient_loading", without("a file is read once per machine")},
       {"fsdp_config.fsdp_activation_checkpointing",
        without_unless_off("memory.activation_checkpointing takes module names: [\"blocks.*\"]")},
       {"fsdp_config.fsdp_ignored_modules", ignored_modules},
@@ -297,12 +292,12 @@ const ImportRules& accelerate_rules() {
        without_unless_off("call accelerator.clip_grad_norm(net, …) in the loop")},
       {"deepspeed_config.zero3_init_flag",
        without_unless_off("put coupler::EmptyWeights around the model's constructor")},
-      {"deepspeed_config.zero3_save_16bit_model", always("save_model writes whole weights")},
-      {"deepspeed_config.deepspeed_multinode_launcher", always("use coupler launch --via mpirun")},
+      {"deepspeed_config.zero3_save_16bit_model", without("save_model writes whole weights")},
+      {"deepspeed_config.deepspeed_multinode_launcher", without("use coupler launch --via mpirun")},
       {"deepspeed_config.deepspeed_hostfile", word_of_launch("--via mpirun --hostfile {}")},
       {"deepspeed_config.deepspeed_exclusion_filter", word_of_launch("--hostfile without {}")},
       {"deepspeed_config.deepspeed_inclusion_filter", word_of_launch("--hostfile with {}")},
-      {"deepspeed_config.deepspeed_moe_layer_cls_names", always("modules are gathered on demand")},
+      {"deepspeed_config.deepspeed_moe_layer_cls_names", without("modules are gathered on demand")},
       {"deepspeed_config.deepspeed_config_file",
        [](ConfigDraft&, const std::string& value) -> std::string {
          return is_left_open(value) ? left_open()
@@ -311,22 +306,14 @@ const ImportRules& accelerate_rules() {
        }},
       // ParallelismConfig
       {"parallelism_config.parallelism_config_dp_replicate_size",
-       [](ConfigDraft& draft, const std::string& value) -> std::string {
-         const auto number = integer_of(value);
-         if (number == 1 || is_left_open(value)) return "nothing to set";
-         if (!number || *number < 1) return refused(value, "a number of replicas");
-         draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
-         return {};
-       }},
+       of_several("replicas",
+                  [](ConfigDraft& draft, int64_t) {
+                    draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
+                  })},
       // Applies only with hybrid_shard; resolve_import() drops it otherwise.
       {"parallelism_config.parallelism_config_dp_shard_size",
-       [](ConfigDraft& draft, const std::string& value) -> std::string {
-         const auto number = integer_of(value);
-         if (number == 1 || is_left_open(value)) return "nothing to set";
-         if (!number || *number < 1) return refused(value, "a number of ranks");
-         draft.set("backend.fsdp.group_size", *number);
-         return {};
-       }},
+       of_several("ranks", [](ConfigDraft& draft,
+                              int64_t ranks) { draft.set("backend.fsdp.group_size", ranks); })},
       {"parallelism_config.parallelism_config_tp_size", unless_one(kNoTensorParallelism)},
       {"parallelism_config.parallelism_config_cp_size",
        unless_one("context parallelism is not supported")},

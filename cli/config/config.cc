@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file_descriptor.h"
 #include "base/text.h"
 #include "base/units.h"
@@ -114,13 +114,13 @@ std::string read_input(const std::string& path) {
                 {.subject = path, .hint = "give YAML of `accelerate config`, or DeepSpeed's JSON"});
   };
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) fail(std::strerror(errno));
+  if (!file) fail(errno_message());
   std::string text(kMost + 1, '\0');
   size_t size = 0;
   while (size < text.size()) {
     const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(std::strerror(errno));
+    if (got < 0) fail(errno_message());
     if (got == 0) break;
     size += static_cast<size_t>(got);
   }

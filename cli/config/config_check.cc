@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "base/error.h"
 #include "cli/config/rank_view.h"
 #include "cli/launch/launch_options.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "comm/communicator.h"
@@ -27,6 +27,7 @@
 #include "plugin/resolve.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
+#include "sharding/model_description.h"
 #include "store/store.h"
 
 namespace coupler::cli {
@@ -69,12 +70,11 @@ void print_valid(const config::Config& config, bool as_json) {
 
 // Launches this program as the ranks, with the given options of `coupler launch`.
 int check_ranks(const Arguments& arguments) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> words = arguments.handed_on;
   if (arguments.config.file) words.insert(words.end(), {"--config", *arguments.config.file});
   for (const std::string& setting : arguments.config.overrides)
     words.insert(words.end(), {"-o", setting});
-  words.insert(words.end(), {program, "config", "check-rank"});
+  words.insert(words.end(), {own_program(), "config", "check-rank"});
   if (arguments.has("--json")) words.emplace_back("--json");
   return run_command(launch_command(), "launch", words);
 }
@@ -131,27 +131,14 @@ std::string placed(std::string message, const config::Config& config) {
 // Whether the backend shards a model of one layer.
 bool divides(const comm::Communicator& communicator) {
   if (!communicator.can_shard()) return false;
-  const db_module module = {
-      .struct_size = sizeof(db_module), .name = "", .type = "torch::nn::LinearImpl", .parent = -1};
-  const uint64_t sizes[] = {64, 64};
-  const db_parameter parameter = {.struct_size = sizeof(db_parameter),
-                                  .name = "weight",
-                                  .module = 0,
-                                  .sizes = sizes,
-                                  .dimensions = 2,
-                                  .dtype = DB_F32,
-                                  .trainable = 1,
-                                  .reserved = 0};
-  const db_module* const modules[] = {&module};
-  const db_parameter* const parameters[] = {&parameter};
-  const db_model model = {.struct_size = sizeof(db_model),
-                          .modules = modules,
-                          .module_count = 1,
-                          .parameters = parameters,
-                          .parameter_count = 1};
+  const std::string root, type = "torch::nn::LinearImpl", weight = "weight";
+  sharding::ModelDescription layer;
+  layer.add_module(root, type, -1);
+  layer.add_parameter(weight, 0, {64, 64}, DB_F32, true);
   bool result = false;
   try {
-    communicator.plan_shards(model, [&](const db_plan& plan) { result = plan.unit_count > 0; });
+    communicator.plan_shards(layer.model(),
+                             [&](const db_plan& plan) { result = plan.unit_count > 0; });
   } catch (const Error&) {
     return true;  // its options name modules that a model of one layer lacks
   }

@@ -2,16 +2,14 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "base/durable_file.h"
 #include "base/error.h"
+#include "cli/text/output.h"
 #include "config/schema.h"
 #include "config/value.h"
 
@@ -41,22 +39,6 @@ size_t order_of(const std::string& table) {
   const std::string top = table.substr(0, table.find('.'));
   const auto found = std::find(order.begin(), order.end(), top);
   return 2 * static_cast<size_t>(found - order.begin()) + (top == table ? 0 : 1);
-}
-
-// Wraps a sentence into comment lines of at most 100 columns.
-std::string comment(std::string_view text) {
-  constexpr size_t kColumns = 98;
-  std::string result;
-  while (!text.empty()) {
-    size_t end = text.size();
-    if (end > kColumns) {
-      end = text.rfind(' ', kColumns);
-      if (end == std::string_view::npos) end = std::min(text.size(), kColumns);
-    }
-    result += fmt::format("# {}\n", text.substr(0, end));
-    text.remove_prefix(std::min(text.size(), end + 1));
-  }
-  return result;
 }
 
 // The file to replace: a link's target, not the link.
@@ -123,14 +105,15 @@ std::vector<std::pair<std::string, std::string>> ConfigDraft::entries() const {
 
 std::string ConfigDraft::toml(const std::vector<std::string>& remarks) const {
   std::string text;
-  for (const std::string& remark : remarks) text += comment(remark);
+  for (const std::string& remark : remarks) text += "# " + wrapped(remark, 2, "# ");
   std::string table;
   for (const auto& [key, value] : entries()) {
     if (table_of(key) != table) {
       table = table_of(key);
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", table);
     }
-    if (const config::SchemaKey* known = config::find_key(key)) text += comment(known->doc);
+    if (const config::SchemaKey* known = config::find_key(key))
+      text += "# " + wrapped(known->doc, 2, "# ");
     text += fmt::format("{} = {}\n", key.substr(table.size() + 1), value);
   }
   return text;
@@ -149,7 +132,7 @@ void require_writable(const std::string& path, bool force) {
   const std::string folder = folder_of(target_of(path));
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     throw Error(ErrorCode::kIo,
-                fmt::format("cannot write {}: {}: {}", path, folder, std::strerror(errno)),
+                fmt::format("cannot write {}: {}: {}", path, folder, errno_message()),
                 {.subject = path, .hint = "name a file in another folder with --output"});
 }
 

@@ -5,12 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "cli/text/words.h"
 #include "config/schema.h"
 
 namespace coupler::cli {
@@ -20,81 +20,70 @@ namespace coupler::cli {
 
 namespace {
 
-class ImportResolution {
- public:
-  explicit ImportResolution(Import& import) : import_(import) {}
+// The key's value in the draft, without quotes.
+std::string draft_text(const Import& result, const std::string& key, const std::string& otherwise) {
+  const std::string* value = result.draft.find(key);
+  if (value == nullptr) return otherwise;
+  return value->front() == '"' ? value->substr(1, value->size() - 2) : *value;
+}
 
-  void fsdp() {
-    const std::string table = "backend.fsdp.";
-    const std::string strategy = text(table + "strategy", "full_shard");
-    if (strategy != "hybrid_shard")
-      take_back(table + "group_size", "all ranks share one replica: nothing to set");
-    if (strategy == "no_shard")
-      take_back(table + "offload.device", "nothing is sharded, so nothing is offloaded");
-    if (!import_.draft.has(table + "units") && import_.draft.has(table + "unit_min_parameters"))
-      import_.draft.set(table + "units", std::string("size"));  // from versions without policies
-    const std::string units = text(table + "units", "modules");
-    if (units == "types" && !import_.draft.has(table + "unit_types"))
-      take_back(table + "units",
-                "no types are named, so every module is a unit; set units = \"types\" with "
-                "unit_types to name them");
-    if (units != "types") take_back(table + "unit_types", "only for transformer_based_wrap");
-    if (units != "size") take_back(table + "unit_min_parameters", "only for size_based_wrap");
+void take_back(Import& result, const std::string& key, const std::string& why) {
+  result.draft.drop(key);
+  for (ImportedKey& theirs : result.keys) {
+    if (std::erase(theirs.ours, key) > 0 && theirs.ours.empty()) theirs.why = why;
   }
+}
 
-  void deepspeed() {
-    const std::string table = "backend.deepspeed_like.";
-    const std::string stage = text(table + "stage", "2");
-    if (stage == "0") {
-      take_back(table + "communication_data_type", "nothing is sharded with stage 0");
-      take_back(table + "offload_optimizer.device", "nothing is offloaded with stage 0");
-    }
-    if (stage != "3")
-      take_back(table + "offload_param.device", "parameters are offloaded only with stage 3");
-    offload(table + "offload_optimizer.");
-    offload(table + "offload_param.");
+void resolve_fsdp(Import& result) {
+  const std::string table = "backend.fsdp.";
+  const std::string strategy = draft_text(result, table + "strategy", "full_shard");
+  if (strategy != "hybrid_shard")
+    take_back(result, table + "group_size", "all ranks share one replica: nothing to set");
+  if (strategy == "no_shard")
+    take_back(result, table + "offload.device", "nothing is sharded, so nothing is offloaded");
+  if (!result.draft.has(table + "units") && result.draft.has(table + "unit_min_parameters"))
+    result.draft.set(table + "units", std::string("size"));  // from versions without policies
+  const std::string units = draft_text(result, table + "units", "modules");
+  if (units == "types" && !result.draft.has(table + "unit_types"))
+    take_back(result, table + "units",
+              "no types are named, so every module is a unit; set units = \"types\" with "
+              "unit_types to name them");
+  if (units != "types") take_back(result, table + "unit_types", "only for transformer_based_wrap");
+  if (units != "size") take_back(result, table + "unit_min_parameters", "only for size_based_wrap");
+}
+
+void resolve_offload(Import& result, const std::string& table) {
+  std::string device = draft_text(result, table + "device", "none");
+  if (device == "nvme" && !result.draft.has(table + "nvme_path")) {
+    take_back(result, table + "device",
+              "offloading to disk needs a folder: set device and nvme_path");
+    device = "none";
   }
-
- private:
-  void offload(const std::string& table) {
-    std::string device = text(table + "device", "none");
-    if (device == "nvme" && !import_.draft.has(table + "nvme_path")) {
-      take_back(table + "device", "offloading to disk needs a folder: set device and nvme_path");
-      device = "none";
-    }
-    if (device != "nvme") {
-      take_back(table + "nvme_path", "only for the device nvme");
-      take_back(table + "buffer_count", "only for the device nvme");
-    }
-    if (device != "cpu") take_back(table + "pin_memory", "only for the device cpu");
+  if (device != "nvme") {
+    take_back(result, table + "nvme_path", "only for the device nvme");
+    take_back(result, table + "buffer_count", "only for the device nvme");
   }
+  if (device != "cpu") take_back(result, table + "pin_memory", "only for the device cpu");
+}
 
-  // Without quotes.
-  std::string text(const std::string& key, const std::string& otherwise) const {
-    const std::string* value = import_.draft.find(key);
-    if (value == nullptr) return otherwise;
-    return value->front() == '"' ? value->substr(1, value->size() - 2) : *value;
+void resolve_deepspeed(Import& result) {
+  const std::string table = "backend.deepspeed_like.";
+  const std::string stage = draft_text(result, table + "stage", "2");
+  if (stage == "0") {
+    take_back(result, table + "communication_data_type", "nothing is sharded with stage 0");
+    take_back(result, table + "offload_optimizer.device", "nothing is offloaded with stage 0");
   }
-
-  void take_back(const std::string& key, const std::string& why) {
-    import_.draft.drop(key);
-    for (ImportedKey& theirs : import_.keys) {
-      const auto found = std::find(theirs.ours.begin(), theirs.ours.end(), key);
-      if (found == theirs.ours.end()) continue;
-      theirs.ours.erase(found);
-      if (theirs.ours.empty()) theirs.why = why;
-    }
-  }
-
-  Import& import_;
-};
+  if (stage != "3")
+    take_back(result, table + "offload_param.device", "parameters are offloaded only with stage 3");
+  resolve_offload(result, table + "offload_optimizer.");
+  resolve_offload(result, table + "offload_param.");
+}
 
 }  // namespace
 
 void resolve_import(Import& result) {
-  ImportResolution settling(result);
-  settling.fsdp();
-  settling.deepspeed();
+  resolve_fsdp(result);
+  resolve_deepspeed(result);
 }
 
 // Detects which program a configuration belongs to.
@@ -162,9 +151,7 @@ void apply_rule(const ImportRules& rules, const std::string& key, const std::str
   if (rule == rules.end()) {
     std::vector<std::string> known;
     for (const auto& [name, unused] : rules) known.push_back(name);
-    const std::string nearest = nearest_name(key, known);
-    imported.why =
-        nearest.empty() ? "unknown key" : fmt::format("unknown key; did you mean '{}'?", nearest);
+    imported.why = "unknown key" + did_you_mean(key, known);
   } else {
     const auto before = result.draft.entries();
     imported.why = rule->second(result.draft, value);
@@ -183,12 +170,6 @@ std::string left_open() { return "unspecified there; left at its default"; }
 
 std::string refused(const std::string& value, const std::string& what) {
   return fmt::format("'{}' is not {}: left at its default", for_message(value), what);
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 bool is_left_open(const std::string& value) {

@@ -75,7 +75,6 @@ inline const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
 std::string left_open();
 std::string refused(const std::string& value, const std::string& what);
 
-std::string lower(std::string text);          // ASCII letters only
 bool is_left_open(const std::string& value);  // auto, null, none, or empty
 bool is_off(const std::string& value);
 bool is_on(const std::string& value);

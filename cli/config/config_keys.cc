@@ -24,30 +24,23 @@ struct KeyRow {
   std::string meaning;     // one or more sentences
 };
 
-std::string default_of(const db_option& option) {
+config::OptionValue default_of(const db_option& option) {
   switch (option.type) {
     case DB_OPTION_STRING:
-      return config::render(config::OptionValue(std::string(option.string)));
+      return std::string(option.string);
     case DB_OPTION_I64:
-      return config::render(config::OptionValue(option.i64));
+      return option.i64;
     case DB_OPTION_F64:
-      return config::render(config::OptionValue(option.f64));
+      return option.f64;
     default:
-      return config::render(config::OptionValue(option.boolean != 0));
+      return option.boolean != 0;
   }
 }
 
-std::string type_of(const db_option& option) {
-  switch (option.type) {
-    case DB_OPTION_STRING:
-      return "string";
-    case DB_OPTION_I64:
-      return "integer";
-    case DB_OPTION_F64:
-      return "number";
-    default:
-      return "boolean";
-  }
+// "string", "integer", "number" or "boolean", without the examples after it.
+std::string type_text(config::ValueType type) {
+  const std::string text(to_string(type));
+  return text.substr(0, text.find(" ("));
 }
 
 std::string row_sentence(const KeyRow& row) {
@@ -70,9 +63,8 @@ std::vector<KeyRow> schema_rows() {
   std::vector<KeyRow> rows;
   const config::Config defaults;
   for (const config::SchemaKey& key : config::schema()) {
-    const std::string type(to_string(key.type));
     rows.push_back({.name = std::string(key.name),
-                    .type = type.substr(0, type.find(" (")),  // without the examples after it
+                    .type = type_text(key.type),
                     .default_to = config::render(key.get(defaults)),
                     .constraint = std::string(key.constraint),
                     .variable = config::environment_name(key.name),
@@ -100,9 +92,11 @@ std::vector<KeyRow> backend_rows(const config::BackendConfig& backend) {
   const db_option* const* options = plugin.table().default_options(&count);
   for (uint64_t i = 0; i < count; ++i) {
     const db_option& option = *options[i];
+    const config::OptionValue value = default_of(option);
     rows.push_back({.name = table + option.key,
-                    .type = type_of(option),
-                    .default_to = default_of(option),
+                    // The first types are those of OptionValue, in its order.
+                    .type = type_text(static_cast<config::ValueType>(value.index())),
+                    .default_to = config::render(value),
                     .constraint = {},
                     .variable = {},
                     .meaning = option.description == nullptr ? "" : option.description});

@@ -1,27 +1,22 @@
 #include "cli/config/config_questions.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <filesystem>
-#include <sstream>
 
 #include "cli/config/prompt.h"
+#include "cli/machine/cpu_binding.h"
+#include "cli/machine/text_values.h"
+#include "cli/text/words.h"
 #include "estimate/settings.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::string whole_number_problem(const std::string& text) {
-  int value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return status == std::errc() && stop == text.data() + text.size() && value >= 1
+  return number_of<int>(text).value_or(0) >= 1
              ? ""
              : fmt::format("'{}' is not a whole number of at least 1.", text);
 }
@@ -79,25 +74,22 @@ void ask_about_wrapper(Prompter& ask, ConfigDraft& draft, const std::string& use
 
 std::vector<std::string> visible_gpus() {
   std::vector<std::string> gpus;
-  std::error_code absent;
-  for (fs::directory_iterator entry("/proc/driver/nvidia/gpus", absent), end;
-       !absent && entry != end; entry.increment(absent)) {
-    gpus.push_back(std::to_string(gpus.size()));
-  }
+  const size_t count = entries_of("/proc/driver/nvidia/gpus").size();
   const char* chosen = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (gpus.empty() || chosen == nullptr) return gpus;
-  gpus.clear();
-  std::istringstream names(chosen);
-  for (std::string name; std::getline(names, name, ',') && !name.empty() && name != "-1";)
-    gpus.push_back(name);
+  if (count > 0 && chosen != nullptr) {
+    for (const std::string& name : split(chosen, ',')) {
+      if (name.empty() || name == "-1") break;
+      gpus.push_back(name);
+    }
+    return gpus;
+  }
+  for (size_t i = 0; i < count; ++i) gpus.push_back(std::to_string(i));
   return gpus;
 }
 
 MachineInfo machine_info() {
   MachineInfo info;
-  cpu_set_t usable;
-  CPU_ZERO(&usable);
-  if (sched_getaffinity(0, sizeof usable, &usable) == 0) info.cores = CPU_COUNT(&usable);
+  info.cores = std::max(1, static_cast<int>(usable_cpus().size()));
   info.gpus = static_cast<int>(visible_gpus().size());
   for (const plugin::PluginReport& report : plugin::list_plugins(config::BackendConfig())) {
     if (report.usable && report.name != "single")

@@ -12,9 +12,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace coupler::cli {
@@ -140,12 +140,10 @@ std::string line_of(const Choice& choice, bool chosen, int columns) {
                      fitted(text, columns - 3), colored ? "\033[0m" : "");
 }
 
+// Whether the terminal can redraw this number of choices.
 bool list_fits(const std::optional<Size>& size, size_t choices) {
   return size && size->columns >= kMinColumns && size->rows > static_cast<int>(choices) + 1;
 }
-
-// Whether there is a terminal that can redraw this number of choices.
-bool can_draw(size_t choices) { return list_fits(terminal(), choices); }
 
 // The index of the choice taken with Enter; empty if the terminal became too small. Throws
 // Interrupted.
@@ -186,13 +184,8 @@ std::optional<size_t> choose_by_keys(QuestionInput& input, const std::string& qu
   return at;
 }
 
-constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-constexpr int kRedrawing[] = {SIGWINCH, SIGCONT};
-
-bool is_redrawing(uint32_t signal) { return signal == SIGWINCH || signal == SIGCONT; }
-
 [[noreturn]] void fail_system(const char* action) {
-  throw Error(ErrorCode::kIo, fmt::format("cannot {}: {}", action, std::strerror(errno)),
+  throw Error(ErrorCode::kIo, fmt::format("cannot {}: {}", action, errno_message()),
               {.subject = "standard input",
                .hint = "`coupler config default` writes a configuration without questions"});
 }
@@ -202,8 +195,8 @@ bool is_redrawing(uint32_t signal) { return signal == SIGWINCH || signal == SIGC
 QuestionInput::QuestionInput() {
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int signal : kEnding) sigaddset(&watched, signal);
-  for (const int signal : kRedrawing) sigaddset(&watched, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT})
+    sigaddset(&watched, signal);
   sigprocmask(SIG_BLOCK, &watched, &before_);
   signals_ = UniqueFd(::signalfd(-1, &watched, SFD_CLOEXEC));
   if (signals_) return;
@@ -223,8 +216,9 @@ QuestionInput::Event QuestionInput::next(int milliseconds) {
     signalfd_siginfo info{};
     if ((sources[0].revents & POLLIN) != 0 &&
         ::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-      if (is_redrawing(info.ssi_signo)) return {.kind = Kind::kRedraw};
-      return {.kind = Kind::kSignal, .signal = static_cast<int>(info.ssi_signo)};
+      const auto signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGWINCH || signal == SIGCONT) return {.kind = Kind::kRedraw};
+      return {.kind = Kind::kSignal, .signal = signal};
     }
     if (sources[1].revents == 0) continue;
     char block[4096];
@@ -295,7 +289,7 @@ std::string Prompter::choose_in_list(const std::string& question,
 
 std::string Prompter::choice(const std::string& question, const std::vector<Choice>& choices,
                              size_t first) {
-  if (can_draw(choices.size())) {
+  if (list_fits(terminal(), choices.size())) {
     if (const auto chosen = choose_by_keys(input_, question, choices, first))
       return choices[*chosen].value;
     write_out("\r\033[J");

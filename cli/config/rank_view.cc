@@ -6,15 +6,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
 #include "cli/config/config_questions.h"
+#include "cli/launch/host_file.h"
 #include "comm/raw_communicator.h"
 #include "config/schema.h"
 #include "config/validate.h"
@@ -41,12 +40,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 // The folder may be created later, so this checks its nearest existing parent.
 std::string why_not_writable(const std::string& folder) {
   std::error_code unreadable;
@@ -54,7 +47,7 @@ std::string why_not_writable(const std::string& folder) {
   while (!fs::exists(at, unreadable) && at.has_relative_path()) at = at.parent_path();
   if (!fs::is_directory(at, unreadable)) return fmt::format("{} is not a folder", at.string());
   if (::access(at.c_str(), W_OK | X_OK) == 0) return {};
-  return fmt::format("{}: {}", at.string(), std::strerror(errno));
+  return fmt::format("{}: {}", at.string(), errno_message());
 }
 
 class Detector {

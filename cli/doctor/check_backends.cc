@@ -105,9 +105,7 @@ Findings check_mpi(const config::Config&) {
     return {{Level::kWarning, describe(mpi), "a backend over MPI probably cannot start",
              install_command("--reinstall openmpi-bin")}};
   }
-  if (mpi.version.find("Open MPI") == std::string::npos &&
-      mpi.version.find("OpenRTE") == std::string::npos &&
-      mpi.version.find("PRRTE") == std::string::npos) {
+  if (!is_open_mpi(mpi.version)) {
     return {{Level::kNote,
              fmt::format("{} does not belong to Open MPI ({})", mpi.path, one_line(mpi.version)),
              "a backend over MPI needs Open MPI; --via mpirun accepts either",

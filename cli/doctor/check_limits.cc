@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 
 #include "base/units.h"
 #include "cli/doctor/checks.h"
@@ -34,12 +32,6 @@ std::string raise_to_unlimited(char letter, const char* item, rlim_t hard) {
   if (hard == RLIM_INFINITY) return fmt::format("ulimit -{} unlimited", letter);
   return fmt::format(
       "as root: echo '* - {} unlimited' >> /etc/security/limits.conf, and log in again", item);
-}
-
-bool has_infiniband() {
-  std::error_code failed;
-  const std::filesystem::directory_iterator entry("/sys/class/infiniband", failed), end;
-  return !failed && entry != end;
 }
 
 }  // namespace
@@ -74,7 +66,7 @@ Findings check_limits(const config::Config& config) {
          raise_to_unlimited('v', "as", address_space.rlim_max)});
   }
   const rlimit locked = limit_of(RLIMIT_MEMLOCK);
-  if (has_infiniband() && locked.rlim_cur < (uint64_t{64} << 20)) {
+  if (!entries_of("/sys/class/infiniband").empty() && locked.rlim_cur < (uint64_t{64} << 20)) {
     findings.push_back({Level::kWarning,
                         fmt::format("{} of locked memory", format_byte_size(locked.rlim_cur)),
                         "InfiniBand needs locked memory for messages",

@@ -10,6 +10,7 @@
 #include <optional>
 #include <system_error>
 
+#include "base/error.h"
 #include "base/file_descriptor.h"
 #include "base/network.h"
 #include "cli/doctor/checks.h"
@@ -20,8 +21,6 @@ namespace coupler::cli {
 namespace {
 
 constexpr int kAnswerMs = 3000;
-
-std::string errno_text() { return std::generic_category().message(errno); }
 
 bool is_ready(int fd, short events) {
   pollfd waiting = {fd, events, 0};
@@ -42,15 +41,15 @@ std::string try_address(const std::string& address) {
   const UniqueFd listener(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener || bind(listener.get(), list->ai_addr, list->ai_addrlen) != 0 ||
       listen(listener.get(), 1) != 0) {
-    return "cannot listen there: " + errno_text();
+    return "cannot listen there: " + errno_message();
   }
   sockaddr_storage bound = {};
   socklen_t length = sizeof bound;
   auto* const bound_address = reinterpret_cast<sockaddr*>(&bound);
-  if (getsockname(listener.get(), bound_address, &length) != 0) return errno_text();
+  if (getsockname(listener.get(), bound_address, &length) != 0) return errno_message();
   const UniqueFd client(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!client || (connect(client.get(), bound_address, length) != 0 && errno != EINPROGRESS)) {
-    return "the connection failed: " + errno_text();
+    return "the connection failed: " + errno_message();
   }
   if (!is_ready(client.get(), POLLOUT)) {
     return fmt::format("the connection was not answered within {} s", kAnswerMs / 1000);

@@ -151,11 +151,8 @@ Findings check_huge_pages(const std::string& root) {
 Findings check_frequency(const std::string& root) {
   std::map<std::string, int> slow;
   int governed = 0;
-  std::error_code failed;
-  const fs::path top = root + "/sys/devices/system/cpu";
-  for (fs::directory_iterator entry(top, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    const fs::path folder = entry->path() / "cpufreq";
+  for (const fs::path& processor : entries_of(root + "/sys/devices/system/cpu")) {
+    const fs::path folder = processor / "cpufreq";
     const auto governor = first_line_of((folder / "scaling_governor").string());
     if (!governor) continue;
     ++governed;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,8 @@
 #include "cli/estimate/estimate_report.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
+#include "cli/text/words.h"
+#include "config/value.h"
 #include "estimate/settings.h"
 #include "estimate/transformer.h"
 #include "weights/open_weights.h"
@@ -32,10 +33,8 @@ EstimateRequest read_estimate_request(const Arguments& arguments) {
   request.disk = arguments.value("--disk", "/scratch");
   if (arguments.has("--world")) {
     const std::string text = arguments.value("--world");
-    const char* const end = text.data() + text.size();
-    const auto [stop, failed] = std::from_chars(text.data(), end, request.world_size);
-    if (failed != std::errc() || stop != end || request.world_size < 1 ||
-        request.world_size > 65536)
+    request.world_size = number_of<int64_t>(text).value_or(0);
+    if (request.world_size < 1 || request.world_size > 65536)
       arguments.refuse(
           fmt::format("--world is '{}' but must be a whole number from 1 to 65536", text),
           "--world", "give the number of processes of the job");
@@ -197,18 +196,13 @@ int run_estimate(const Arguments& arguments) {
 
 // coupler config recommend
 
-std::string toml_value(const config::OptionValue& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) return fmt::format("\"{}\"", *text);
-  return std::visit([](const auto& other) { return fmt::format("{}", other); }, value);
-}
-
 std::string toml_of(const estimate::Setting& setting, const EstimateRow& row, uint64_t limit) {
   std::string text =
       fmt::format("# {}: an estimated {} of {} per rank\n[backend]\nuse = \"{}\"\n", setting.name,
                   format_byte_size(row.memory.peak), format_byte_size(limit), setting.use);
   if (!setting.options.empty()) text += fmt::format("\n[backend.{}]\n", setting.use);
   for (const auto& [key, value] : setting.options) {
-    text += fmt::format("{} = {}\n", key, toml_value(value));
+    text += fmt::format("{} = {}\n", key, config::render(value));
   }
   if (row.precision != "no") {
     text += fmt::format("\n[training]\nmixed_precision = \"{}\"\n", row.precision);

@@ -18,11 +18,10 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "cli/process/capture_output.h"
 #include "cli/process/child_process.h"
 #include "config/config.h"
 #include "estimate/step_log.h"
-
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not declared by POSIX
 
 namespace coupler::cli {
 
@@ -77,9 +76,8 @@ estimate::StepLog run_dry(const std::vector<std::string>& program,
                           const config::ConfigRequest& config,
                           const std::vector<std::string>& more) {
   const UniqueFd log = memory_file("coupler-estimate"), output = memory_file("coupler-output");
-  const char* path = std::getenv("PATH");
   ChildCommand command;
-  command.path = find_program(program.at(0), path == nullptr ? "" : path);
+  command.path = find_program(program.at(0));
   command.arguments = program;
   command.environment = environment(config, more, log.get());
   const UniqueFd input(::open("/dev/null", O_RDONLY | O_CLOEXEC));

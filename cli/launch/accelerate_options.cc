@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "cli/launch/launch_options.h"
+#include "cli/text/words.h"
 #include "config/validate.h"
 
 namespace coupler::cli {
@@ -36,20 +36,18 @@ void nothing(O&, S&, S&) {}
 // Accelerate takes the name or its number, starting from 1.
 void sharding_strategy(O& options, S& value, S& as_written) {
   constexpr std::array kNames = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard"};
-  std::string lower = value;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (lower.size() == 1 && lower[0] >= '1' && lower[0] <= '4') {
-    lower = kNames[static_cast<size_t>(lower[0] - '1')];
+  std::string name = lower(value);
+  if (name.size() == 1 && name[0] >= '1' && name[0] <= '4') {
+    name = kNames[static_cast<size_t>(name[0] - '1')];
   }
-  if (std::find(kNames.begin(), kNames.end(), lower) == kNames.end()) {
+  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
     fail_usage(
         fmt::format("{}: '{}' is not one of FULL_SHARD (1), SHARD_GRAD_OP (2), NO_SHARD (3), "
                     "HYBRID_SHARD (4)",
                     as_written, value),
         as_written);
   }
-  options.request.overrides.push_back(text_override("backend.fsdp.strategy", lower));
+  options.request.overrides.push_back(text_override("backend.fsdp.strategy", name));
 }
 
 void set_number(O& options, const char* key, S& value, S& as_written, int least, int most) {

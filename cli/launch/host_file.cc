@@ -8,40 +8,34 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
+#include <numeric>
 #include <optional>
 #include <sstream>
-#include <system_error>
 
+#include "base/error.h"
 #include "base/network.h"
 #include "base/text.h"
+#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {
 
-struct Place {
-  const std::string& path;
-  int line;
-};
-
+// place: "hosts:3", the file and the line.
 [[noreturn]] void fail_line(
-    const Place& place, const std::string& message,
+    const std::string& place, const std::string& message,
     const std::string& hint = "write 'node1 slots=4', one machine per line") {
-  const auto subject = fmt::format("{}:{}", place.path, place.line);
-  throw Error(ErrorCode::kConfig, fmt::format("{}: {}", subject, message),
-              {.subject = subject, .hint = hint});
+  throw Error(ErrorCode::kConfig, fmt::format("{}: {}", place, message),
+              {.subject = place, .hint = hint});
 }
 
-int read_slots(const Place& place, const std::string& text, const std::string& word) {
-  int slots = 0;
-  const auto* end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, slots);
-  if (status != std::errc() || stop != end || slots < 1) {
+int read_slots(const std::string& place, const std::string& text, const std::string& word) {
+  const auto slots = number_of<int>(text);
+  if (!slots || *slots < 1) {
     fail_line(place,
               fmt::format("'{}' is not a number of processes (1 or more) in '{}'", text, word));
   }
-  return slots;
+  return *slots;
 }
 
 bool is_host_name(const std::string& text) {
@@ -52,7 +46,7 @@ bool is_host_name(const std::string& text) {
 }
 
 // Reads a key=value word after the name.
-void read_word(const Place& place, const std::string& word, std::optional<int>& slots) {
+void read_word(const std::string& place, const std::string& word, std::optional<int>& slots) {
   const auto equals = word.find('=');
   const auto key = word.substr(0, equals);
   if (equals == std::string::npos) {
@@ -77,7 +71,7 @@ void read_word(const Place& place, const std::string& word, std::optional<int>& 
   }
 }
 
-HostSlots read_line(const Place& place, std::istringstream& words) {
+HostSlots read_line(const std::string& place, std::istringstream& words) {
   HostSlots entry;
   std::optional<int> slots;
   words >> entry.host;
@@ -110,11 +104,8 @@ void add_host(HostFile& file, const HostSlots& entry) {
 }  // namespace
 
 int HostFile::slots() const {
-  int sum = 0;
-  for (const HostSlots& entry : hosts) {
-    sum += entry.slots;
-  }
-  return sum;
+  return std::accumulate(hosts.begin(), hosts.end(), 0,
+                         [](int sum, const HostSlots& entry) { return sum + entry.slots; });
 }
 
 HostFile read_host_file(const std::string& path) {
@@ -126,7 +117,7 @@ HostFile read_host_file(const std::string& path) {
   if (is_folder || !stream) {
     throw Error(ErrorCode::kConfig,
                 fmt::format("cannot read the hostfile {}: {}", path,
-                            is_folder ? "it is a folder" : std::generic_category().message(errno)),
+                            is_folder ? "it is a folder" : errno_message()),
                 {.subject = path, .hint = "check the path given to --hostfile"});
   }
   int number = 0;
@@ -137,7 +128,7 @@ HostFile read_host_file(const std::string& path) {
       continue;
     }
     std::istringstream words(line);
-    add_host(file, read_line({path, number}, words));
+    add_host(file, read_line(fmt::format("{}:{}", path, number), words));
   }
   if (file.hosts.empty()) {
     throw Error(ErrorCode::kConfig, fmt::format("the hostfile {} names no machine", path),
@@ -154,15 +145,17 @@ std::string host_list(const HostFile& file) {
   return list;
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 bool is_this_machine(const std::string& host) {
   if (host == "localhost" || is_own_address(host)) {
     return true;
   }
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) {
-    return false;
-  }
-  const std::string own = name.data();
+  const std::string own = host_name();
   return host == own || host == own.substr(0, own.find('.'));
 }
 

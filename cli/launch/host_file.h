@@ -27,6 +27,8 @@ HostFile read_host_file(const std::string& path);
 // "node1:4,node2:4", as Open MPI's --host and MPICH's -hosts take it.
 std::string host_list(const HostFile& file);
 
+std::string host_name();  // of this machine
+
 // Whether the name belongs to this machine or to the loopback interface.
 bool is_this_machine(const std::string& host);
 

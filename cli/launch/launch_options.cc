@@ -2,13 +2,14 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <utility>
 
-#include "base/text.h"
+#include "cli/text/words.h"
+#include "config/value.h"
 
 namespace coupler::cli {
 namespace {
@@ -20,18 +21,15 @@ constexpr int kMaxRestarts = 1 << 20;
 template <typename T>
 T choose(const std::string& value, const std::string& as_written,
          const std::vector<std::pair<std::string, T>>& choices) {
-  std::string all;
   std::vector<std::string> names;
   for (const auto& [name, meaning] : choices) {
     if (value == name) {
       return meaning;
     }
-    all += (all.empty() ? "" : ", ") + name;
     names.push_back(name);
   }
-  const std::string nearest = nearest_name(value, names);
-  fail_usage(fmt::format("{}: '{}' is not one of {}{}", as_written, value, all,
-                         nearest.empty() ? "" : "; did you mean '" + nearest + "'?"),
+  fail_usage(fmt::format("{}: '{}' is not one of {}{}", as_written, value, fmt::join(names, ", "),
+                         did_you_mean(value, names)),
              as_written);
 }
 
@@ -148,23 +146,17 @@ void fail_usage(const std::string& message, const std::string& subject, const st
 
 int parse_number(const std::string& text, int least, int most, const std::string& word,
                  const std::string& meaning) {
-  int number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, number);
-  if (status != std::errc() || stop != end || number < least || number > most) {
+  const auto number = number_of<int>(text);
+  if (!number || *number < least || *number > most) {
     fail_usage(
         fmt::format("{}: '{}' is not a valid {} ({} to {})", word, text, meaning, least, most),
         word);
   }
-  return number;
+  return *number;
 }
 
 std::string text_override(const std::string& key, const std::string& text) {
-  std::string quoted;
-  for (const char c : text) {
-    quoted += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-  }
-  return fmt::format("{}=\"{}\"", key, quoted);
+  return fmt::format("{}={}", key, config::render(config::OptionValue(text)));
 }
 
 std::vector<Option> launch_options() {

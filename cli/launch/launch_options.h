@@ -20,8 +20,20 @@ struct BackendFlags {
   bool cpu = false, multi_gpu = false, use_fsdp = false, use_deepspeed = false;
 };
 
-struct LaunchOptions {
+// What a plan (launch_plan.h) takes over as it was written.
+struct LaunchSettings {
   Via via = Via::kLocal;
+  std::string log_dir;      // "": none; absolute in a plan
+  std::string outcome;      // path of the file for the job's outcome; "": none; absolute in a plan
+  int max_restarts = 0;     // of a job that failed
+  std::string image, name;  // for a manifest
+  std::string manifest = "jobset";  // or "pytorchjob"
+  bool prefix = false;              // "[rank 0] " before every line of output
+  bool print = false;               // print the script instead of running it
+  bool print_env = false, dry_run = false;
+};
+
+struct LaunchOptions : LaunchSettings {
   std::optional<int> processes;     // on all machines together
   std::optional<int> per_machine;   // on each machine
   std::optional<int> machines;      // number of machines
@@ -29,14 +41,7 @@ struct LaunchOptions {
   std::string main_address;
   std::optional<int> main_port;  // 0: any free one
   std::string hostfile;
-  std::string log_dir;
-  std::string outcome;  // a file path
   std::optional<Bind> bind;
-  int max_restarts = 0;
-  std::string image, name;          // for a manifest
-  std::string manifest = "jobset";  // or "pytorchjob"
-  bool prefix = false;
-  bool print = false, print_env = false, dry_run = false;
   BackendFlags backend;
   config::ConfigRequest request;     // --config, -o, and the keys that other options stand for
   std::vector<std::string> program;  // and its arguments

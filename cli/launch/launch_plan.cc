@@ -9,7 +9,7 @@
 
 #include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
-#include "cli/process/child_process.h"
+#include "cli/process/capture_output.h"
 #include "rendezvous/process_info.h"
 
 namespace coupler::cli {
@@ -180,21 +180,13 @@ LaunchPlan make_launch_plan(LaunchOptions options) {
   check_flags_fit(options);
   plan.config = read_config(options);
   plan.overrides = options.request.overrides;
-  plan.via = options.via;
+  static_cast<LaunchSettings&>(plan) = options;
+  plan.log_dir = absolute(plan.log_dir);
+  plan.outcome = absolute(plan.outcome);
   plan.bind = options.bind.value_or(Bind::kNone);
-  plan.log_dir = absolute(options.log_dir);
-  plan.outcome = absolute(options.outcome);
-  plan.max_restarts = options.max_restarts;
-  plan.prefix = options.prefix;
-  plan.print = options.print;
-  plan.print_env = options.print_env;
-  plan.dry_run = options.dry_run;
   plan.multi_gpu = options.backend.multi_gpu;
   plan.owns_ranks = options.machines.has_value();
   plan.config_given = options.request.file.has_value();
-  plan.image = options.image;
-  plan.name = options.name;
-  plan.manifest = options.manifest;
   plan_machines(options, plan);
   plan.processes = count_processes(options, plan.config, plan.machines);
   if (!options.hostfile.empty()) {
@@ -206,12 +198,8 @@ LaunchPlan make_launch_plan(LaunchOptions options) {
   plan.arguments = options.program;
   plan.program = plan.arguments.front();
   // A manifest's program is in its image, and a script's is where the job will run.
-  if (plan.via == Via::kKubernetes || plan.print) {
-    plan.path = plan.program;
-  } else {
-    const char* path = std::getenv("PATH");
-    plan.path = find_program(plan.program, path == nullptr ? "" : path);
-  }
+  const bool starts_here = plan.via != Via::kKubernetes && !plan.print;
+  plan.path = starts_here ? find_program(plan.program) : plan.program;
   return plan;
 }
 

@@ -12,8 +12,7 @@
 
 namespace coupler::cli {
 
-struct LaunchPlan {
-  Via via = Via::kLocal;
+struct LaunchPlan : LaunchSettings {
   int processes = 1;         // on all machines together
   int machines = 1;          // each runs processes / machines of them
   int machine_rank = 0;      // index of this machine
@@ -21,17 +20,10 @@ struct LaunchPlan {
   int main_port = 0;
   HostFile host_file;  // for mpirun; empty: this machine
   Bind bind = Bind::kNone;
-  std::string log_dir;  // absolute; "": none
-  std::string outcome;  // path of the file for the job's outcome; "": none
-  bool prefix = false;  // "[rank 0] " before every line of output
-  bool print = false;   // print the script instead of running it
-  bool print_env = false, dry_run = false;
-  int max_restarts = 0;                // of a job that failed
   int restart = 0;                     // index of this start, from 0
   bool multi_gpu = false;              // Accelerate's --multi_gpu requested CUDA devices
   bool owns_ranks = false;             // --machines: ignore the rank variables of outer launchers
   bool config_given = false;           // by --config, not found as ./train.toml
-  std::string image, name, manifest;   // for a manifest
   std::string program;                 // as the user wrote it
   std::string path;                    // what is executed
   std::vector<std::string> arguments;  // the program's, including argv[0]

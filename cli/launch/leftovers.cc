@@ -7,9 +7,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -22,21 +22,54 @@
 
 #include "base/file_descriptor.h"
 #include "base/process.h"
+#include "cli/launch/host_file.h"
 #include "cli/launch/mpi_folder.h"
+#include "cli/machine/text_values.h"
 #include "cli/process/folder_use.h"
 #include "rendezvous/job_file.h"
 #include "store/link.h"
 
 namespace coupler::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whether this user owns it and it has that type (S_IFDIR, S_IFREG …); does not follow links.
+bool is_own(const fs::path& path, unsigned type) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == type &&
+         status.st_uid == ::geteuid();
+}
+
+uint64_t bytes_of(const fs::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) {
+    return 0;
+  }
+  uint64_t bytes = static_cast<uint64_t>(status.st_blocks) * 512;
+  if (S_ISDIR(status.st_mode)) {
+    for (const auto& entry : entries_of(path)) {
+      bytes += bytes_of(entry);
+    }
+  }
+  return bytes;
+}
+
+// Lists the path, and removes it with Then::kRemove.
+void add_leftover(Leftovers& found, const fs::path& path, std::string what, Then then) {
+  Leftover one{.path = path.string(), .what = std::move(what), .bytes = bytes_of(path)};
+  if (then == Then::kRemove) {
+    std::error_code failure;
+    fs::remove_all(path, failure);
+    one.failure = failure ? failure.message() : "";
+  }
+  found.push_back(std::move(one));
+}
 
 // What Open MPI 4 leaves in its own folders when its processes are killed: session folders in the
 // temporary folder and shared-memory segments in /dev/shm. It uses these folders if the user chose
 // them, if /dev/shm cannot hold the launcher's folder (mpi_folder.h), and on the other machines of
-// a job. Plain function, [any-thread].
-
-namespace {
-
-namespace fs = std::filesystem;
+// a job.
 
 constexpr std::string_view kSessions = "ompi.";  // followed by machine, ".", user
 
@@ -47,9 +80,7 @@ struct Candidate {
 
 // With and without the domain, which Open MPI can be configured to keep.
 std::set<std::string> names_of_machine() {
-  std::array<char, 256> bytes{};
-  ::gethostname(bytes.data(), bytes.size() - 1);
-  const std::string name(bytes.data());
+  const std::string name = host_name();
   return {name, name.substr(0, name.find('.'))};
 }
 
@@ -104,7 +135,7 @@ std::vector<Candidate> segments(const std::string& machine) {
 }
 
 void add_used(std::set<std::string>& used, const fs::path& process) {
-  for (const auto& descriptor : entries_of(process / "fd", "")) {
+  for (const auto& descriptor : entries_of(process / "fd")) {
     std::error_code gone;
     used.insert(fs::read_symlink(descriptor, gone).string());
   }
@@ -117,7 +148,7 @@ void add_used(std::set<std::string>& used, const fs::path& process) {
 // All paths that this user's processes have open or mapped.
 std::set<std::string> used_paths() {
   std::set<std::string> used;
-  for (const auto& process : entries_of("/proc", "")) {
+  for (const auto& process : entries_of("/proc")) {
     const auto name = process.filename().string();
     if (std::atol(name.c_str()) > 0 && is_own(process, S_IFDIR)) add_used(used, process);
   }
@@ -154,8 +185,6 @@ void add_open_mpi_leftovers(Leftovers& found, Then then) {
   }
 }
 
-namespace fs = std::filesystem;
-
 // Prefixes from store/link.h, followed by the machine, process, start time and a
 // number. The hidden sockets have a name only for a moment.
 constexpr std::string_view kSocket = "store-", kHiddenSocket = ".coupler-store-";
@@ -175,20 +204,6 @@ ProcessIdentity process_in(const std::string& name) {
     return {};
   }
   return {std::atol(name.c_str() + id + 1), name.substr(start + 1)};
-}
-
-uint64_t bytes_of(const fs::path& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) {
-    return 0;
-  }
-  uint64_t bytes = static_cast<uint64_t>(status.st_blocks) * 512;
-  if (S_ISDIR(status.st_mode)) {
-    for (const auto& entry : entries_of(path, "")) {
-      bytes += bytes_of(entry);
-    }
-  }
-  return bytes;
 }
 
 // Connects through the descriptor, as the path may be too long for a socket address.
@@ -271,37 +286,9 @@ std::set<fs::path> runtime_folders() {
 
 }  // namespace
 
-std::vector<fs::path> entries_of(const fs::path& folder, std::string_view prefix) {
-  std::vector<fs::path> entries;
-  std::error_code failure;
-  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
-       entry.increment(failure)) {
-    if (entry->path().filename().string().starts_with(prefix)) {
-      entries.push_back(entry->path());
-    }
-  }
-  return entries;
-}
-
-bool is_own(const fs::path& path, unsigned type) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == type &&
-         status.st_uid == ::geteuid();
-}
-
-void add_leftover(Leftovers& found, const fs::path& path, std::string what, Then then) {
-  Leftover one{.path = path.string(), .what = std::move(what), .bytes = bytes_of(path)};
-  if (then == Then::kRemove) {
-    std::error_code failure;
-    fs::remove_all(path, failure);
-    one.failure = failure ? failure.message() : "";
-  }
-  found.push_back(std::move(one));
-}
-
 Leftovers leftovers_of_launchers(Then then) {
   Leftovers found;
-  for (const auto& path : entries_of(MpiFolder::kParent, "")) {
+  for (const auto& path : entries_of(MpiFolder::kParent)) {
     const auto name = path.filename().string();
     if (name.starts_with(MpiFolder::kPrefix)) {
       look_at_mpi_folder(found, path, then);

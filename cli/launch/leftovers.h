@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace coupler::cli {
@@ -26,13 +24,5 @@ Leftovers leftovers_of_launchers(Then then);
 // The same, plus the stores of ranks that no `coupler launch` started, and what Open MPI leaves
 // outside the launcher's folder.
 Leftovers all_leftovers(Then then);
-
-// For both: lists the path, and removes it with Then::kRemove.
-void add_leftover(Leftovers& found, const std::filesystem::path& path, std::string what, Then then);
-// The folder's entries whose names start with prefix; empty if it cannot be read.
-std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder,
-                                              std::string_view prefix);
-// Whether this user owns it and it has that type (S_IFDIR, S_IFREG …); does not follow links.
-bool is_own(const std::filesystem::path& path, unsigned type);
 
 }  // namespace coupler::cli

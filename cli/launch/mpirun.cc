@@ -5,18 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"
+#include "cli/machine/system_info.h"
 #include "cli/process/capture_output.h"
 #include "plugin/probe.h"
-
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
 namespace coupler::cli {
 namespace {
@@ -90,7 +87,7 @@ Mpirun find_mpirun(const LaunchPlan& plan) {
       continue;
     }
     const auto version = capture_output({path, "--version"}, std::chrono::seconds(10)).value_or("");
-    if (says(version, "Open MPI") || says(version, "OpenRTE") || says(version, "PRRTE")) {
+    if (is_open_mpi(version)) {
       return {path, Mpirun::Kind::kOpenMpi};
     }
     if (says(version, "HYDRA") || says(version, "Intel(R) MPI")) {
@@ -165,7 +162,7 @@ std::vector<std::string> shim_command(const LaunchPlan& plan, const Mpirun& mpir
     passed[kShimStore];  // its value is known once the store exists
     append(arguments, passed_variables(passed));
   }
-  arguments.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  arguments.push_back(own_program());
   append(arguments, {"rank-shim", "--", plan.path});
   append(arguments, plan.arguments);
   return arguments;

@@ -13,8 +13,6 @@
 #include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"
 
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
-
 namespace coupler::cli {
 namespace {
 

@@ -3,28 +3,18 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/process.h"
 #include "cli/launch/launch_options.h"
 #include "cli/machine/torch_info.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 
 namespace coupler::cli {
 
 namespace {
-
-// Installed next to this program.
-std::string self_test_program() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto program = self.parent_path() / "coupler-self-test";
-  if (!error && std::filesystem::exists(program, error)) return program;
-  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", program.string()),
-              {.subject = program.string(),
-               .hint = "build and install libcoupler, which puts it next to the coupler program"});
-}
 
 // The self-test finds LibTorch where it was built or installed to; elsewhere it needs this. A
 // user's own program knows its LibTorch.
@@ -36,14 +26,15 @@ void find_torch_for(const std::string& program) {
         fmt::format("{} needs LibTorch, which is not in {}", program, expected_torch_root()),
         {.subject = "LibTorch", .hint = "run coupler setup-torch to install it"});
   if (root == COUPLER_TORCH_ROOT) return;
-  const char* before = std::getenv("LD_LIBRARY_PATH");
-  const std::string path =
-      root + "/lib" + (before != nullptr && *before != '\0' ? std::string(":") + before : "");
+  const std::string before = environment_value("LD_LIBRARY_PATH");
+  const std::string path = root + "/lib" + (before.empty() ? "" : ":" + before);
   setenv("LD_LIBRARY_PATH", path.c_str(), 1);
 }
 
 int run_test(const Arguments& arguments) {
-  const std::string program = self_test_program();
+  const std::string program =
+      installed_file({"coupler-self-test"},
+                     "build and install libcoupler, which puts it next to the coupler program");
   find_torch_for(program);
   std::vector<std::string> words = arguments.handed_on;
   words.push_back(program);

@@ -5,20 +5,17 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <tuple>
+
+#include "cli/machine/text_values.h"
 
 namespace coupler::cli {
 namespace {
 
 std::vector<int> read_list(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  std::getline(file, text);
-  return parse_cpu_list(text);
+  return parse_cpu_list(first_line_of(path).value_or(""));
 }
 
 // Node numbers by processor.

@@ -2,10 +2,10 @@
 #include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -18,11 +18,11 @@
 #include "cli/machine/system_info.h"
 #include "cli/machine/torch_info.h"
 #include "cli/plugins/plugins.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
+#include "cli/text/words.h"
 #include "plugin/plugin.h"
-
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): not declared by POSIX
 
 namespace coupler::cli {
 
@@ -34,23 +34,22 @@ constexpr const char* kHidden = "(hidden)";
 bool may_be_secret(std::string_view name) {
   // PRECONDITION_TRANSPORTS is the key by which Open MPI's ranks authenticate each other;
   // COUPLER_OVERRIDES holds whole -o arguments, including options of backends.
-  constexpr std::array<std::string_view, 13> kWords = {"SECRET",
-                                                       "TOKEN",
-                                                       "PASS",
-                                                       "KEY",
-                                                       "CREDENTIAL",
-                                                       "AUTH",
-                                                       "JWT",
-                                                       "COOKIE",
-                                                       "NONCE",
-                                                       "LOGIN",
-                                                       "CERT",
-                                                       "OVERRIDES",
-                                                       "PRECONDITION_TRANSPORTS"};
-  std::string upper(name);
-  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  constexpr std::array<std::string_view, 13> kWords = {"secret",
+                                                       "token",
+                                                       "pass",
+                                                       "key",
+                                                       "credential",
+                                                       "auth",
+                                                       "jwt",
+                                                       "cookie",
+                                                       "nonce",
+                                                       "login",
+                                                       "cert",
+                                                       "overrides",
+                                                       "precondition_transports"};
+  const std::string low = lower(std::string(name));
   return std::any_of(kWords.begin(), kWords.end(),
-                     [&](std::string_view word) { return upper.find(word) != std::string::npos; });
+                     [&](std::string_view word) { return low.find(word) != std::string::npos; });
 }
 
 // Whether the variable affects how ranks find each other or run.
@@ -62,9 +61,8 @@ bool is_reported_variable(std::string_view name) {
       "RANK",           "WORLD_SIZE",           "LOCAL_RANK", "LOCAL_WORLD_SIZE",
       "LOCAL_SIZE",     "JOB_COMPLETION_INDEX", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES",
       "LD_LIBRARY_PATH"};
-  return std::any_of(
-             kPrefixes.begin(), kPrefixes.end(),
-             [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; }) ||
+  return std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); }) ||
          std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 

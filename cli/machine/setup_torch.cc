@@ -1,10 +1,5 @@
 // coupler setup-torch: fetches the LibTorch that this Coupler was built for, with the script that
 // also sets up a checkout.
-#include <coupler/error.h>
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,22 +11,15 @@ namespace coupler::cli {
 
 namespace {
 
-// It is in libexec/ next to bin/, both in an installation and in a build folder.
-std::string script() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto path = self.parent_path() / "../libexec/coupler/install-torch";
-  if (access(path.c_str(), X_OK) == 0) return path;
-  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", path.string()),
-              {.subject = path.string(), .hint = "reinstall Coupler, which includes it"});
-}
-
 int run_setup_torch(const Arguments& arguments) {
   const std::string prefix = arguments.value("--prefix", default_torch_prefix());
   const std::string version = arguments.value("--torch", COUPLER_TORCH_WHEEL);
   if (prefix.empty()) arguments.refuse("--prefix needs a folder", "--prefix");
   if (version.empty()) arguments.refuse("--torch needs a version", "--torch");
-  std::vector<std::string> command = {script(), "--torch", version};
+  // The same place in an installation and in a build folder.
+  const std::string script =
+      installed_file({"../libexec/coupler/install-torch"}, "reinstall Coupler, which includes it");
+  std::vector<std::string> command = {script, "--torch", version};
   if (arguments.has("--cuda")) command.emplace_back("--cuda");
   command.push_back(prefix);
   exec_program(command, "install bash: it is a bash script");

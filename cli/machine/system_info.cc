@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
-#include <sched.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <chrono>
 #include <filesystem>
@@ -44,21 +44,10 @@ std::string operating_system() {
                      names.release, names.machine, gnu_get_libc_version());
 }
 
-std::string own_program() {
-  std::error_code failed;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", failed);
-  return failed ? kUnknown : path.string();
-}
-
 std::string processor() {
-  cpu_set_t usable;
-  CPU_ZERO(&usable);
-  const std::string count = sched_getaffinity(0, sizeof usable, &usable) == 0
-                                ? std::to_string(CPU_COUNT(&usable))
-                                : kUnknown;
   return fmt::format("{}, {} cores, {} usable",
                      value_in("/proc/cpuinfo", "model name").value_or(kUnknown),
-                     sysconf(_SC_NPROCESSORS_ONLN), count);
+                     sysconf(_SC_NPROCESSORS_ONLN), usable_cpus().size());
 }
 
 std::string numa() {
@@ -97,17 +86,6 @@ std::string compiler() {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> entries;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    entries.push_back(entry->path());
-  }
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
 
 // "580.65.06" from "NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build".
 std::string version_word(const std::string& line) {
@@ -219,6 +197,12 @@ std::string describe(const MpiInfo& mpi) {
   if (mpi.path.empty()) return "mpirun not found in PATH (Debian: apt install openmpi-bin)";
   if (mpi.version.empty()) return mpi.path + ", which does not answer --version";
   return mpi.version + ", " + mpi.path;
+}
+
+bool is_open_mpi(const std::string& version) {
+  constexpr std::array kNames = {"Open MPI", "OpenRTE", "PRRTE"};
+  return std::any_of(kNames.begin(), kNames.end(),
+                     [&](const char* name) { return version.find(name) != std::string::npos; });
 }
 
 }  // namespace coupler::cli

@@ -9,7 +9,6 @@
 namespace coupler::cli {
 
 std::string operating_system();  // "Debian GNU/Linux 12 (bookworm), Linux 6.1.0 x86_64, glibc 2.36"
-std::string own_program();       // its path
 std::string processor();         // "Intel(R) …, 16 cores, 8 usable"
 std::string numa();              // "2 nodes: 0-15, 16-31"
 std::string memory();            // "62.8 GiB, 40.1 GiB available"
@@ -41,5 +40,8 @@ MpiInfo mpi_info(const std::vector<std::string>& names);
 
 // One line for users.
 std::string describe(const MpiInfo& mpi);
+
+// Whether an mpirun whose --version prints that is Open MPI's.
+bool is_open_mpi(const std::string& version);
 
 }  // namespace coupler::cli

@@ -1,10 +1,25 @@
 #include "cli/machine/text_values.h"
 
-#include <charconv>
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <system_error>
+
+#include "cli/text/words.h"
 
 namespace coupler::cli {
+
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder,
+                                              std::string_view prefix) {
+  std::vector<std::filesystem::path> entries;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    if (entry->path().filename().string().starts_with(prefix)) entries.push_back(entry->path());
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
 
 std::optional<std::string> first_line_of(const std::string& file) {
   std::ifstream lines(file);
@@ -15,18 +30,13 @@ std::optional<std::string> first_line_of(const std::string& file) {
 
 std::optional<uint64_t> number_in(const std::string& file) {
   const auto line = first_line_of(file);
-  uint64_t number = 0;
-  if (!line || line->empty()) return std::nullopt;
-  const char* const end = line->data() + line->size();
-  const auto result = std::from_chars(line->data(), end, number);
-  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
-  return number;
+  return line ? number_of<uint64_t>(*line) : std::nullopt;
 }
 
 std::optional<std::string> value_in(const std::string& file, std::string_view start) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
-    if (line.compare(0, start.size(), start) != 0) continue;
+    if (!line.starts_with(start)) continue;
     std::string value = line.substr(start.size());
     value.erase(0, value.find_first_not_of(" \t:=\"'"));
     value.erase(value.find_last_not_of(" \t\"'") + 1);

@@ -1,14 +1,20 @@
-// Reads facts from small text files of the kernel and of programs; a missing file has none. Plain
-// functions, callable from any thread.
+// Reads facts from folders and small text files of the kernel and of programs; a missing one has
+// none. Plain functions, callable from any thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace coupler::cli {
+
+// The folder's entries whose names start with prefix, sorted; empty if it cannot be read.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder,
+                                              std::string_view prefix = "");
 
 std::optional<std::string> first_line_of(const std::string& file);
 // The first line, if it is a number and nothing else (unlike the "max" of cgroups).

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/machine/text_values.h"
+#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {
@@ -74,12 +74,10 @@ bool file_exists(const fs::path& file) {
 
 // The version of a wheel, from its folder NAME-VERSION.dist-info among the packages.
 std::string wheel_version(const fs::path& packages, std::string_view name) {
-  std::error_code failed;
-  for (fs::directory_iterator entry(packages, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    const std::string folder = entry->path().filename().string();
+  for (const fs::path& entry : entries_of(packages, name)) {
+    const std::string folder = entry.filename().string();
     constexpr std::string_view kSuffix = ".dist-info";
-    if (folder.rfind(name, 0) != 0 || !folder.ends_with(kSuffix)) continue;
+    if (!folder.ends_with(kSuffix)) continue;
     const size_t dash = folder.rfind('-', folder.size() - kSuffix.size() - 1);
     return folder.substr(dash + 1, folder.size() - kSuffix.size() - dash - 1);
   }
@@ -99,8 +97,7 @@ std::string name_version(const fs::path& file) {
 // In the order in which the backend for it searches.
 std::vector<fs::path> nccl_folders(const TorchInfo& torch) {
   std::vector<fs::path> folders;
-  const char* const named = std::getenv("COUPLER_NCCL_PATH");
-  for (const std::string& folder : split(named == nullptr ? "" : named, ':')) {
+  for (const std::string& folder : split(environment_value("COUPLER_NCCL_PATH"), ':')) {
     if (!folder.empty()) folders.emplace_back(folder);
   }
   if (!torch.root.empty())

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +19,7 @@
 #include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
+#include "cli/text/words.h"
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
 #include "rendezvous/job_file.h"
@@ -209,14 +209,12 @@ db_dtype parse_dtype(const std::string& text) {
 }
 
 double parse_seconds(const std::string& text) {
-  double seconds = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, seconds);
-  if (status != std::errc() || stop != end || !(seconds > 0) || seconds > 3600) {
+  const auto seconds = number_of<double>(text);
+  if (!seconds || !(*seconds > 0) || *seconds > 3600) {
     fail_option(fmt::format("--seconds: '{}' is not a valid time", text), "--seconds",
                 "give a number above 0 and at most 3600");
   }
-  return seconds;
+  return *seconds;
 }
 
 BenchPlan plan_of(const Arguments& arguments) {
@@ -235,7 +233,7 @@ BenchPlan plan_of(const Arguments& arguments) {
 
 // Replaces this process with `coupler launch`, which runs this command in each of its processes.
 [[noreturn]] void start_processes(const Arguments& arguments) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string program = own_program();
   std::vector<std::string> words = {program, "launch", "-n", arguments.value("-n")};
   if (arguments.config.file) words.insert(words.end(), {"--config", *arguments.config.file});
   for (const std::string& setting : arguments.config.overrides)

@@ -1,7 +1,6 @@
 // coupler check-plugin: runs the conformance matrix, a separate program, over a plugin.
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -16,26 +15,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the installation's libexec folder, or among the tests of a build folder.
-fs::path matrix_program(const fs::path& self) {
-  const fs::path installed = self.parent_path() / "../libexec/coupler/coupler_matrix";
-  for (const fs::path& path : {installed, self.parent_path() / "tests/coupler_matrix"}) {
-    if (access(path.c_str(), X_OK) == 0) return path;
-  }
-  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", installed.string()),
-              {.subject = installed.string(), .hint = "install coupler-dev, which contains it"});
-}
-
 int run_check_plugin(const Arguments& arguments) {
   const std::string first = arguments.place(0);
   std::error_code unreadable;
-  const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
   if (first.find('/') != std::string::npos && !fs::exists(first, unreadable))
     throw Error(ErrorCode::kUsage, fmt::format("{} does not exist", first),
                 {.subject = first, .hint = "build the plugin first, or correct the path"});
   // What is not a file is the name of a backend.
   const std::string plugin = fs::exists(first, unreadable) ? fs::absolute(first).string() : first;
-  std::vector<std::string> command = {matrix_program(self), "--plugin", plugin, "--launcher", self};
+  // In the installation's libexec folder, or among the tests of a build folder.
+  const std::string matrix =
+      installed_file({"../libexec/coupler/coupler_matrix", "tests/coupler_matrix"},
+                     "install coupler-dev, which contains it");
+  std::vector<std::string> command = {matrix, "--plugin", plugin, "--launcher", own_program()};
   for (const Arguments::Given& given : arguments.given) {
     command.emplace_back(given.option.names()[0]);
     if (!given.option.value().empty()) command.push_back(given.value);

@@ -17,6 +17,7 @@
 
 #include "base/durable_file.h"
 #include "base/text.h"
+#include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "plugin/resolve.h"
 
@@ -59,15 +60,6 @@ void check_name(const std::string& name) {
       refuse_new(name, fmt::format("'{}' is a backend already, in {}", name, plugin.path),
                  "choose another name");
   }
-}
-
-fs::path template_of(const std::string& kind) {
-  std::error_code unreadable;
-  const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
-  fs::path folder = self.parent_path() / "../share/coupler/template" / kind;
-  if (fs::is_directory(folder, unreadable)) return folder;
-  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", folder.string()),
-              {.subject = folder.string(), .hint = "install coupler-dev, which contains it"});
 }
 
 std::string replaced(std::string text, std::string_view word, const std::string& by) {
@@ -122,9 +114,7 @@ void write(const fs::path& from, const std::string& name) {
 
 // -DCMAKE_PREFIX_PATH=… if CMake does not look there by itself.
 std::string prefix_option() {
-  std::error_code unreadable;
-  const fs::path self = fs::read_symlink("/proc/self/exe", unreadable);
-  const fs::path prefix = self.parent_path().parent_path();
+  const fs::path prefix = fs::path(own_program()).parent_path().parent_path();
   if (prefix == "/usr" || prefix == "/usr/local") return {};
   const bool plain = prefix.string().find_first_of(" \t'\"$&;()*?") == std::string::npos;
   return plain ? fmt::format(" -DCMAKE_PREFIX_PATH={}", prefix.string())
@@ -139,7 +129,9 @@ int create(const Arguments& arguments, const std::string& kind) {
     refuse_new(name, fmt::format("'{}' already exists", name),
                "choose another name, or run it in another folder");
   try {
-    write(template_of(kind), name);
+    write(installed_file({"../share/coupler/template/" + kind},
+                         "install coupler-dev, which contains it"),
+          name);
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorCode::kIo, fmt::format("cannot write {}: {}", name, error.code().message()),
                 {.subject = name, .hint = "choose a folder where you may write"});

@@ -10,18 +10,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string_view>
+#include <filesystem>
+#include <system_error>
 
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
+#include "base/error.h"
+#include "base/process.h"
 
 namespace coupler::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxOutput = 65536;
 
@@ -77,6 +79,18 @@ int wait_until(pid_t pid, Clock::time_point end) {
   return status;
 }
 
+bool is_program(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+[[noreturn]] void fail_start(const std::string& name, const std::string& what,
+                             const std::string& hint) {
+  throw Error(ErrorCode::kUsage, fmt::format("the program '{}' {}", name, what),
+              {.subject = name, .hint = hint});
+}
+
 }  // namespace
 
 std::optional<std::string> capture_output(const std::vector<std::string>& argv,
@@ -97,25 +111,60 @@ std::optional<std::string> capture_output(const std::vector<std::string>& argv,
 }
 
 std::string find_in_path(const std::string& program) {
-  const char* path = std::getenv("PATH");
-  std::string_view folders = path == nullptr ? "" : path;
-  while (!folders.empty()) {
-    const size_t colon = folders.find(':');
-    std::string file = std::string(folders.substr(0, colon)) + "/" + program;
-    struct stat status = {};
-    if (stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
-        access(file.c_str(), X_OK) == 0) {
-      return file;
-    }
-    folders = colon == std::string_view::npos ? std::string_view() : folders.substr(colon + 1);
+  const std::string path = environment_value("PATH");
+  for (size_t begin = 0, end = 0; begin < path.size(); begin = end + 1) {
+    end = std::min(path.find(':', begin), path.size());
+    const std::string folder = path.substr(begin, end - begin);
+    std::string file = (folder.empty() ? "." : folder) + "/" + program;
+    if (is_program(file)) return file;
   }
   return "";
+}
+
+std::string find_program(const std::string& name) {
+  if (name.find('/') == std::string::npos) {
+    std::string found = name.empty() ? "" : find_in_path(name);
+    if (found.empty()) {
+      fail_start(name, fmt::format("was not found in PATH ({})", environment_value("PATH")),
+                 is_program("./" + name) ? fmt::format("it is in this folder: use ./{}", name)
+                                         : "check the name, or give the program's path");
+    }
+    return found;
+  }
+  struct stat status {};
+  if (::stat(name.c_str(), &status) != 0) {
+    fail_start(name, fmt::format("cannot be started: {}", errno_message()), "check the path");
+  }
+  if (S_ISDIR(status.st_mode)) {
+    fail_start(name, "is a folder", "give the path of an executable file");
+  }
+  if (!is_program(name)) {
+    fail_start(name, "is not executable", fmt::format("chmod +x {}", name));
+  }
+  return name;
+}
+
+std::string own_program() {
+  std::error_code failed;
+  const fs::path path = fs::read_symlink("/proc/self/exe", failed);
+  return failed ? "unknown" : path.string();
+}
+
+std::string installed_file(const std::vector<std::string>& paths, const std::string& hint) {
+  const fs::path folder = fs::path(own_program()).parent_path();
+  std::error_code unreadable;
+  for (const std::string& path : paths) {
+    if (fs::exists(folder / path, unreadable)) return folder / path;
+  }
+  const std::string missing = folder / paths.front();
+  throw Error(ErrorCode::kIo, fmt::format("{} does not exist", missing),
+              {.subject = missing, .hint = hint});
 }
 
 void exec_program(const std::vector<std::string>& command, const std::string& hint) {
   std::fflush(stdout);
   ::execv(command[0].c_str(), argv_of(command).data());
-  throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], std::strerror(errno)),
+  throw Error(ErrorCode::kIo, fmt::format("cannot run {}: {}", command[0], errno_message()),
               {.subject = command[0], .hint = hint});
 }
 

@@ -1,4 +1,5 @@
-// Runs a program and reads its output, with a deadline. Not for use in threads: it forks.
+// Finds programs, and runs one and reads its output, with a deadline. Not for use in threads: it
+// forks.
 #pragma once
 
 #include <chrono>
@@ -15,6 +16,17 @@ std::optional<std::string> capture_output(const std::vector<std::string>& argv,
 
 // The first executable file of that name in PATH; "" if there is none.
 std::string find_in_path(const std::string& program);
+
+// The path of a program: `name` itself if it has a slash, else as found in PATH. Throws
+// Error(kUsage) naming the program and the problem.
+std::string find_program(const std::string& name);
+
+// This program's own path; "unknown" without /proc.
+std::string own_program();
+
+// A file that was installed, or built, with this program: the first of these paths, relative to its
+// folder, that exists. Throws Error(kIo), with the hint, if none does.
+std::string installed_file(const std::vector<std::string>& paths, const std::string& hint);
 
 // A null-terminated argv that points into words, which must outlive it unchanged. The callers that
 // take it, exec included, do not write to its characters.

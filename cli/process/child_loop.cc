@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/error.h"
 #include "cli/process/output_relay.h"
 
 namespace coupler::cli {
@@ -92,8 +93,8 @@ ChildLoop::ChildLoop(const std::string& folder) : guard_(folder) {
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   null_.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!signals_ || !null_) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot prepare to start processes: {}",
-                                            std::generic_category().message(errno)));
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot prepare to start processes: {}", errno_message()));
   }
 }
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/error.h"
 #include "cli/process/capture_output.h"
 
 namespace coupler::cli {
@@ -21,8 +21,7 @@ namespace coupler::cli {
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot create a pipe: {}", std::generic_category().message(errno)),
+    throw Error(ErrorCode::kIo, fmt::format("cannot create a pipe: {}", errno_message()),
                 {.subject = "pipe", .hint = "check the limit on open files (ulimit -n)"});
   }
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
@@ -54,17 +53,6 @@ namespace {
   const int failure = errno;
   (void)!::write(result, &failure, sizeof failure);  // fails if the parent is gone
   ::_exit(127);
-}
-
-[[noreturn]] void fail_start(const std::string& name, const std::string& what, std::string hint) {
-  throw Error(ErrorCode::kUsage, fmt::format("the program '{}' {}", name, what),
-              {.subject = name, .hint = std::move(hint)});
-}
-
-bool is_program(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
-         ::access(path.c_str(), X_OK) == 0;
 }
 
 }  // namespace
@@ -153,45 +141,6 @@ int ChildProcess::reap() {
   }
   reaped_ = true;
   return status;
-}
-
-std::string search_path(const std::string& name, const std::string& path) {
-  size_t begin = 0;
-  while (begin < path.size()) {
-    const size_t end = std::min(path.find(':', begin), path.size());
-    const auto folder = path.substr(begin, end - begin);
-    auto candidate = (folder.empty() ? "." : folder) + "/" + name;
-    if (is_program(candidate)) {
-      return candidate;
-    }
-    begin = end + 1;
-  }
-  return {};
-}
-
-std::string find_program(const std::string& name, const std::string& path) {
-  if (name.find('/') == std::string::npos) {
-    auto found = name.empty() ? std::string() : search_path(name, path);
-    if (found.empty()) {
-      const bool here = is_program("./" + name);
-      fail_start(name, fmt::format("was not found in PATH ({})", path),
-                 here ? fmt::format("it is in this folder: use ./{}", name)
-                      : "check the name, or give the program's path");
-    }
-    return found;
-  }
-  struct stat status {};
-  if (::stat(name.c_str(), &status) != 0) {
-    fail_start(name, fmt::format("cannot be started: {}", std::generic_category().message(errno)),
-               "check the path");
-  }
-  if (S_ISDIR(status.st_mode)) {
-    fail_start(name, "is a folder", "give the path of an executable file");
-  }
-  if (!is_program(name)) {
-    fail_start(name, "is not executable", fmt::format("chmod +x {}", name));
-  }
-  return name;
 }
 
 }  // namespace coupler::cli

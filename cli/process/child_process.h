@@ -21,7 +21,7 @@ struct Pipe {
 Pipe make_pipe();
 
 struct ChildCommand {
-  std::string path;                      // of the program, as find_program() gave it
+  std::string path;                      // of the program, as find_program() gives it
   std::vector<std::string> arguments;    // including argv[0]
   std::vector<std::string> environment;  // NAME=value
   int standard_input = 0;                // descriptors the child gets as 0, 1 and 2
@@ -61,12 +61,5 @@ class ChildProcess {
   // killed meanwhile does not break the pipe.
   UniqueFd waiting_, sync_pipe_;
 };
-
-// The path of a program: `name` itself if it has a slash, else the first executable of that name in
-// the folders of `path` (PATH's value). Throws Error(kUsage) naming the program and the problem.
-std::string find_program(const std::string& name, const std::string& path);
-
-// As find_program for a name without a slash, but "" if there is none.
-std::string search_path(const std::string& name, const std::string& path);
 
 }  // namespace coupler::cli

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/error.h"
+
 namespace coupler::cli {
 
 namespace {
@@ -120,10 +122,8 @@ UniqueFd open_log(const std::string& path) {
   }
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!fd) {
-    throw Error(
-        ErrorCode::kIo,
-        fmt::format("cannot write the log {}: {}", path, std::generic_category().message(errno)),
-        {.subject = path, .hint = "choose another folder with --log-dir"});
+    throw Error(ErrorCode::kIo, fmt::format("cannot write the log {}: {}", path, errno_message()),
+                {.subject = path, .hint = "choose another folder with --log-dir"});
   }
   return fd;
 }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
 #include "base/process.h"
 #include "base/socket.h"
 #include "cli/process/child_process.h"
@@ -111,8 +112,7 @@ ProcessGuard::ProcessGuard(const std::string& folder) {
   const UniqueFd folder_use = folder.empty() ? UniqueFd() : use_folder(folder);
   leader_ = ::fork();
   if (leader_ < 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot create a process: {}", std::generic_category().message(errno)));
+    throw Error(ErrorCode::kIo, fmt::format("cannot create a process: {}", errno_message()));
   }
   if (leader_ == 0) {
     guard_group(lifeline.reading.get(), folder_use.get(), folder);

@@ -9,9 +9,9 @@
 #include <optional>
 #include <sstream>
 
-#include "base/text.h"
 #include "base/units.h"
 #include "cli/text/pages.h"
+#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {
@@ -60,11 +60,6 @@ std::vector<Option> options_handed_on(const Command& command) {
   return command.hands_on == nullptr ? std::vector<Option>{} : command.hands_on().all_options();
 }
 
-std::string did_you_mean(const std::string& name, const std::vector<std::string>& known) {
-  const std::string nearest = nearest_name(name, known);
-  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
-}
-
 class Reader {
  public:
   Reader(const Command& command, const std::string& name, const std::vector<std::string>& words)
@@ -111,11 +106,14 @@ class Reader {
            !is_long(words[i + 1]);
   }
 
+  bool takes_program(Form::Program place) const {
+    return std::any_of(forms_.begin(), forms_.end(),
+                       [&](const Form& form) { return form.program == place; });
+  }
+
   // The number of words before "--" or the program.
   size_t count_own() const {
-    const bool program_next = std::any_of(forms_.begin(), forms_.end(), [](const Form& form) {
-      return form.program == Form::Program::kNext;
-    });
+    const bool program_next = takes_program(Form::Program::kNext);
     for (size_t i = 0; i < words_.size(); ++i) {
       if (words_[i] == "--" || (program_next && !is_option(words_[i]))) return i;
       if (takes_next(words_, i)) ++i;
@@ -197,14 +195,10 @@ class Reader {
 
   // For words that may be a program's.
   std::string hint() const {
-    const bool after_dashes = std::any_of(forms_.begin(), forms_.end(), [](const Form& form) {
-      return form.program == Form::Program::kAfterDashes;
-    });
-    return after_dashes ? fmt::format(
-                              "a program comes after --: coupler {0} -- ./program; see "
-                              "'coupler {0} --help'",
-                              arguments_.command)
-                        : "";
+    if (!takes_program(Form::Program::kAfterDashes)) return "";
+    return fmt::format(
+        "a program comes after --: coupler {0} -- ./program; see 'coupler {0} --help'",
+        arguments_.command);
   }
 
   const Command& command_;

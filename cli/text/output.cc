@@ -22,6 +22,23 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+std::string wrapped(std::string_view text, size_t used, const std::string& start) {
+  constexpr size_t kColumns = 100;
+  std::string result;
+  while (!text.empty()) {
+    size_t length = text.size();
+    if (used + length > kColumns) {
+      length = text.rfind(' ', kColumns - used);
+      if (length == std::string_view::npos) length = std::min(text.find(' '), text.size());
+    }
+    result += text.substr(0, length);
+    text.remove_prefix(std::min(text.size(), length + 1));
+    if (!text.empty()) result += "\n" + start;
+    used = start.size();
+  }
+  return result + "\n";
+}
+
 std::string one_line(const std::string& text) {
   std::string line;
   for (const char c : text) {

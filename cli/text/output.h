@@ -1,4 +1,4 @@
-// What commands print: tables, single lines, JSON. Pure functions.
+// What commands print: tables, paragraphs, single lines, JSON. Pure functions.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,6 +10,10 @@ namespace coupler::cli {
 
 // The first row is the heading; the last column is not padded.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);
+
+// Breaks the text into lines of at most 100 columns and ends the last one, too. used: the columns
+// before the first line; each other line begins with `start`.
+std::string wrapped(std::string_view text, size_t used = 0, const std::string& start = {});
 
 // Replaces runs of blanks and control characters, line breaks included, with single blanks: the
 // result is one line without terminal escapes, whatever plugins and files contain.

@@ -6,11 +6,13 @@
 #include <cctype>
 #include <cstdint>
 #include <string_view>
+#include <utility>
+
+#include "cli/text/output.h"
 
 namespace coupler::cli {
 namespace {
 
-constexpr size_t kPageWidth = 100;
 constexpr size_t kMostNamed = 4;  // options in a usage line; more are "[OPTION]..."
 
 struct List {
@@ -97,23 +99,6 @@ Page page_of(const Command& command, const std::string& name) {
   return page;
 }
 
-// Breaks the text into lines of at most kPageWidth, all but the first with that indent.
-std::string wrapped(std::string_view text, size_t used, size_t indent) {
-  std::string result;
-  while (!text.empty()) {
-    size_t length = text.size();
-    if (used + length > kPageWidth) {
-      length = text.rfind(' ', kPageWidth - used);
-      if (length == std::string_view::npos) length = std::min(text.find(' '), text.size());
-    }
-    result += text.substr(0, length);
-    text.remove_prefix(std::min(text.size(), length + 1));
-    if (!text.empty()) result += fmt::format("\n{:{}}", "", indent);
-    used = indent;
-  }
-  return result + "\n";
-}
-
 // Without line breaks within brackets.
 std::string wrapped_usage(std::string usage, size_t used) {
   constexpr char kBound = '\1';
@@ -122,7 +107,7 @@ std::string wrapped_usage(std::string usage, size_t used) {
     depth += c == '[' ? 1 : c == ']' ? -1 : 0;
     if (depth > 0 && c == ' ') c = kBound;
   }
-  usage = wrapped(usage, used, used + 4);
+  usage = wrapped(usage, used, std::string(used + 4, ' '));
   std::replace(usage.begin(), usage.end(), kBound, ' ');
   return usage;
 }
@@ -140,7 +125,7 @@ std::string list_text(const List& list) {
     const std::string name = head(entry);
     text += name.size() <= widest ? fmt::format("  {:<{}}  ", name, widest)
                                   : fmt::format("  {}\n{:{}}", name, "", indent);
-    text += wrapped(entry.doc, indent, indent);
+    text += wrapped(entry.doc, indent, std::string(indent, ' '));
   }
   return text;
 }
@@ -157,32 +142,19 @@ uint32_t next_code_point(std::string_view text, size_t& at) {
 
 // Escapes text so that roff sees no requests in it and hyphens can be copied.
 std::string roff(std::string_view text) {
+  constexpr std::pair<char, const char*> kEscapes[] = {
+      {'\\', "\\e"}, {'-', "\\-"}, {'\'', "\\(aq"}, {'`', "\\(ga"}, {'^', "\\(ha"}, {'~', "\\(ti"}};
   std::string result = !text.empty() && (text[0] == '.' || text[0] == '\'') ? "\\&" : "";
   for (size_t at = 0; at < text.size();) {
     const uint32_t point = next_code_point(text, at);
-    switch (point) {
-      case '\\':
-        result += "\\e";
-        break;
-      case '-':
-        result += "\\-";
-        break;
-      case '\'':
-        result += "\\(aq";
-        break;
-      case '`':
-        result += "\\(ga";
-        break;
-      case '^':
-        result += "\\(ha";
-        break;
-      case '~':
-        result += "\\(ti";
-        break;
-      default:
-        result += point < 0x80 ? std::string(1, static_cast<char>(point))
-                               : fmt::format("\\[u{:04X}]", point);
+    if (point >= 0x80) {
+      result += fmt::format("\\[u{:04X}]", point);
+      continue;
     }
+    const auto c = static_cast<char>(point);
+    const auto* escape = std::find_if(std::begin(kEscapes), std::end(kEscapes),
+                                      [c](const auto& one) { return one.first == c; });
+    result += escape == std::end(kEscapes) ? std::string(1, c) : escape->second;
   }
   return result;
 }
@@ -250,10 +222,9 @@ std::string help_text(const Command& command, const std::string& name) {
     text += text.empty() ? kUsage : "       coupler ";
     text += wrapped_usage(usage, kUsage.size());
   }
-  for (const std::string_view paragraph : command.description)
-    text += "\n" + wrapped(paragraph, 0, 0);
+  for (const std::string_view paragraph : command.description) text += "\n" + wrapped(paragraph);
   for (const List& list : page.lists) text += "\n" + list_text(list);
-  for (const std::string_view paragraph : command.notes) text += "\n" + wrapped(paragraph, 0, 0);
+  for (const std::string_view paragraph : command.notes) text += "\n" + wrapped(paragraph);
   text += "\n";
   for (const std::string_view example : command.examples) text += fmt::format("  {}\n", example);
   return text;

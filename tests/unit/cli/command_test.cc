@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/launch/launch_options.h"
 #include "cli/text/pages.h"
+#include "cli/text/words.h"
 #include "refusal.h"
 
 namespace coupler::cli {
