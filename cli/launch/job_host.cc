@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include "store/store.h"
+
 namespace coupler::cli {
 
 JobHostOptions job_host_options(const config::Config& config, int processes) {
@@ -33,24 +35,19 @@ JobHost::JobHost(const JobHostOptions& options) : wake_(::eventfd(0, EFD_CLOEXEC
 }
 
 void JobHost::on_set(const std::string& key, const std::string& value) {
-  if (const auto started = rank_of_start_key(key)) {
-    {
-      const std::lock_guard lock(mutex_);
-      starts_.emplace_back(*started, value);
-    }
-    wake();
-  }
-  if (const auto activity = rank_of_activity_key(key)) {
-    const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);
+  if (const auto activity = rank_in(store::kActivityPrefix, key)) {
     activities_[*activity] = value;
+    return;
   }
-  if (const auto ended = rank_of_exit_key(key)) {
-    {
-      const std::lock_guard lock(mutex_);
-      reports_.push_back(decode_exit(*ended, value));
-    }
-    wake();
+  if (const auto started = rank_in(kStartPrefix, key)) {
+    starts_.emplace_back(*started, value);
+  } else if (const auto ended = rank_in(kEndPrefix, key)) {
+    reports_.push_back(decode_exit(*ended, value));
+  } else {
+    return;
   }
+  wake();
 }
 
 void JobHost::on_lost(const store::PeerLoss& loss) {
@@ -58,10 +55,8 @@ void JobHost::on_lost(const store::PeerLoss& loss) {
       loss.reason != store::PeerLoss::Reason::kUnreachable) {
     return;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    losses_.push_back(loss);
-  }
+  const std::lock_guard lock(mutex_);
+  losses_.push_back(loss);
   wake();
 }
 
@@ -113,12 +108,12 @@ JobEvents JobHost::take_events() {
   return news;
 }
 
-void JobHost::tell_shims(ShimOrder order) {
+void JobHost::tell_shims(int signal) {
   if (!client_) {
     client_ = std::make_unique<store::StoreClient>(address_.host, address_.port, address_.secret,
                                                    std::chrono::seconds(2), address_.tls);
   }
-  client_->set(order_key(orders_sent_++), encode(order));
+  client_->set(order_key(orders_sent_++), std::to_string(signal));
 }
 
 }  // namespace coupler::cli

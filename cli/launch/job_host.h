@@ -59,8 +59,9 @@ class JobHost {
   // the shims' reports may arrive in another order.
   std::vector<int> take_ended();
 
-  // Sends an order to every rank-shim, in sequence; shims that start later also get it.
-  void tell_shims(ShimOrder order);
+  // Sends an order (rank_exit.h) to every rank-shim, in sequence; shims that start later also get
+  // it.
+  void tell_shims(int signal);
 
  private:
   void on_set(const std::string& key, const std::string& value);  // on the server's thread

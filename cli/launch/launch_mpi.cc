@@ -133,15 +133,15 @@ class MpiJob {
     if (signal == SIGKILL) {
       loop_.child(0).signal(SIGKILL);
     } else {
-      host_.tell_shims({.signal = 0});
+      host_.tell_shims(0);
     }
   }
 
   void handle(int signal, Deadline now) {
-    host_.tell_shims({.signal = signal});
+    host_.tell_shims(signal);
     if (signal == SIGTSTP) {
       loop_.suspend();
-      host_.tell_shims({.signal = SIGCONT});
+      host_.tell_shims(SIGCONT);
     } else if (signal != SIGUSR1 && signal != SIGUSR2) {
       interrupt_ = signal;
       schedule_.interrupted(now);

@@ -4,19 +4,16 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
-#include "store/store.h"
+#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {
 
-constexpr std::string_view kEndPrefix = "coupler/launch/end/";
-constexpr std::string_view kStartPrefix = "coupler/launch/start/";
 constexpr int kPeerLost = 4;  // the exit code of a rank that lost a peer
 constexpr size_t kQuotedLines = 8;
 
@@ -24,16 +21,6 @@ bool is_failure(const RankExit& end) { return end.status != 0; }
 
 bool is_consequence(const RankExit& end) {
   return end.lost.empty() && exit_code_of(end.status) == kPeerLost;
-}
-
-std::optional<int> rank_of(std::string_view prefix, const std::string& key) {
-  if (key.compare(0, prefix.size(), prefix) != 0) {
-    return std::nullopt;
-  }
-  int rank = 0;
-  const char* end = key.data() + key.size();
-  const auto [stop, status] = std::from_chars(key.data() + prefix.size(), end, rank);
-  return status == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
 }
 
 std::optional<Deadline> when_first(const std::vector<RankExit>& ends,
@@ -61,11 +48,9 @@ std::string describe_status(int status) {
 std::string start_key(int rank) { return fmt::format("{}{}", kStartPrefix, rank); }
 std::string exit_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
 
-std::optional<int> rank_of_start_key(const std::string& key) { return rank_of(kStartPrefix, key); }
-std::optional<int> rank_of_activity_key(const std::string& key) {
-  return rank_of(store::kActivityPrefix, key);
+std::optional<int> rank_in(std::string_view prefix, std::string_view key) {
+  return key.starts_with(prefix) ? number_of<int>(key.substr(prefix.size())) : std::nullopt;
 }
-std::optional<int> rank_of_exit_key(const std::string& key) { return rank_of(kEndPrefix, key); }
 
 std::string encode(const RankExit& end) {
   auto text = fmt::format("{} {}\n", end.status, end.stopped ? 1 : 0);
@@ -91,14 +76,6 @@ RankExit decode_exit(int rank, const std::string& text) {
 
 std::string order_key(int number) { return fmt::format("coupler/launch/order/{}", number); }
 
-std::string encode(const ShimOrder& order) { return std::to_string(order.signal); }
-
-ShimOrder decode_order(const std::string& text) {
-  ShimOrder order;
-  std::istringstream(text) >> order.signal;
-  return order;
-}
-
 void JobOutcome::record(RankExit end) { ends_.push_back(std::move(end)); }
 
 void JobOutcome::record_order(const std::vector<int>& ranks) {
@@ -108,15 +85,11 @@ void JobOutcome::record_order(const std::vector<int>& ranks) {
 std::string JobOutcome::record_losses(const std::vector<store::PeerLoss>& losses) {
   std::string text;
   for (const auto& loss : losses) {
-    text += record_loss(loss);
+    record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
+    text += fmt::format("coupler: {}; the job ends (backend.peer_timeout sets how long it waits)\n",
+                        loss.text);
   }
   return text;
-}
-
-std::string JobOutcome::record_loss(const store::PeerLoss& loss) {
-  record({.rank = loss.rank, .status = kPeerLost << 8, .lost = loss.text, .when = loss.when});
-  return fmt::format("coupler: {}; the job ends (backend.peer_timeout sets how long it waits)\n",
-                     loss.text);
 }
 
 std::optional<Deadline> JobOutcome::first_failure() const { return when_first(ends_, is_failure); }

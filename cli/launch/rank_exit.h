@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/socket.h"
@@ -28,25 +29,20 @@ struct RankExit {
 int exit_code_of(int status);             // 0…255; 128 + signal
 std::string describe_status(int status);  // "exited with code 3", "was killed by signal 9 (Killed)"
 
-// The store key under which a rank-shim reports its rank's end; encode() makes the value.
-std::string exit_key(int rank);
-std::optional<int> rank_of_exit_key(const std::string& key);
-// The store key under which a rank-shim reports its rank's process id.
+// The store keys under which a rank-shim reports its rank's process id, and its end; encode() makes
+// the latter's value.
+inline constexpr std::string_view kStartPrefix = "coupler/launch/start/";
+inline constexpr std::string_view kEndPrefix = "coupler/launch/end/";
 std::string start_key(int rank);
-std::optional<int> rank_of_start_key(const std::string& key);
-// The rank in an activity_key() (store/store.h).
-std::optional<int> rank_of_activity_key(const std::string& key);
+std::string exit_key(int rank);
+// The rank in a key with that prefix; null for other keys.
+std::optional<int> rank_in(std::string_view prefix, std::string_view key);
 std::string encode(const RankExit& end);
 RankExit decode_exit(int rank, const std::string& text);
 
-// The launcher's order to all rank-shims: forward a signal, or (0) end their programs and
+// The launcher orders all rank-shims to forward a signal, or (0) to end their programs and
 // themselves. The orders of a job are numbered from 0, each under its own key.
-struct ShimOrder {
-  int signal = 0;
-};
 std::string order_key(int number);
-std::string encode(const ShimOrder& order);
-ShimOrder decode_order(const std::string& text);
 
 class JobOutcome {
  public:
@@ -75,8 +71,6 @@ class JobOutcome {
   std::string report(const std::map<int, std::string>& activities = {}) const;
 
  private:
-  std::string record_loss(const store::PeerLoss& loss);
-
   std::vector<RankExit> ends_;  // in the order of their arrival
   std::vector<int> order_;      // ranks, in the order in which they ended
 };

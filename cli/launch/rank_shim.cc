@@ -16,7 +16,6 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -31,11 +30,10 @@
 #include "cli/process/child_loop.h"
 #include "cli/process/output_relay.h"
 #include "cli/text/command.h"
+#include "cli/text/words.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 #include "store/client.h"
-
-extern "C" char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to us
 
 namespace coupler::cli {
 namespace {
@@ -75,14 +73,9 @@ std::vector<std::string> program_environment(const rendezvous::ProcessInfo& proc
 
 // For local rank 1, the second list of "0-3:4-7"; empty if there is none.
 std::vector<int> cpus_of_rank(const std::string& lists, int local_rank) {
-  std::istringstream parts(lists);
-  std::string list;
-  for (int i = 0; i <= local_rank; ++i) {
-    if (!std::getline(parts, list, ':')) {
-      return {};
-    }
-  }
-  return parse_cpu_list(list);
+  const std::vector<std::string> parts = split(lists, ':');
+  const auto index = static_cast<size_t>(local_rank);
+  return index < parts.size() ? parse_cpu_list(parts[index]) : std::vector<int>();
 }
 
 // Receives the launcher's orders and notices its end, on a thread that ends with the process.
@@ -94,7 +87,7 @@ class Orders {
         for (int number = 0;;) {
           if (const auto text = store.get(order_key(number), 1h)) {
             ++number;
-            push(decode_order(*text));
+            push(number_of<int>(*text).value_or(0));
           }
         }
       } catch (const Error&) {
@@ -117,10 +110,10 @@ class Orders {
   }
 
  private:
-  void push(std::optional<ShimOrder> order) {
+  void push(std::optional<int> signal) {
     {
       const std::lock_guard lock(mutex_);
-      order ? signals_.push_back(order->signal) : void(launcher_gone_ = true);
+      signal ? signals_.push_back(*signal) : void(launcher_gone_ = true);
     }
     const uint64_t one = 1;
     (void)!::write(wake_.get(), &one, sizeof one);  // fails only if it is already readable
@@ -198,17 +191,12 @@ class Shim {
   std::optional<Deadline> kill_at_;
 };
 
-// Where the launcher's store is: given by its job file, or by place if on another machine.
-struct JobPlace {
-  const char* job_file;
-  const char* place;
-};
-
 [[noreturn]] void run_rank(ChildLoop& loop, const rendezvous::ProcessInfo& process,
-                           const JobPlace& of_job, const std::vector<std::string>& words) {
-  const auto [job_file, place] = of_job;
+                           const std::vector<std::string>& words) {
+  const char* place = std::getenv(kShimStore);  // set if the launcher's store is on the network
   const rendezvous::JobAddress job =
-      place == nullptr ? rendezvous::read_job_file(job_file) : read_network_job(place);
+      place == nullptr ? rendezvous::read_job_file(environment_value("COUPLER_JOB_FILE"))
+                       : read_network_job(place);
   // The program always gets a job file; if the launcher's is on another machine, it gets ours.
   const UniqueFd memory_file =
       place == nullptr ? UniqueFd() : rendezvous::make_job_memory_file(job);
@@ -220,13 +208,11 @@ struct JobPlace {
     command.environment.push_back(
         fmt::format("COUPLER_JOB_FILE=/proc/{}/fd/{}", ::getpid(), memory_file.get()));
   }
-  const char* cpus = std::getenv("COUPLER_SHIM_CPUS");  // of each local rank, separated by ":"
-  command.cpus = cpus_of_rank(cpus == nullptr ? "" : cpus, process.local_rank);
-  const char* logs = std::getenv("COUPLER_SHIM_LOG_DIR");
+  command.cpus = cpus_of_rank(environment_value("COUPLER_SHIM_CPUS"), process.local_rank);
   const bool prefix = std::getenv("COUPLER_SHIM_PREFIX") != nullptr;
   loop.start(std::move(command),
              {.prefix = prefix ? fmt::format("[rank {}] ", process.rank) : "",
-              .log = log_path(logs == nullptr ? "" : logs, process.rank)},
+              .log = log_path(environment_value("COUPLER_SHIM_LOG_DIR"), process.rank)},
              true);
   loop.check_started(words[2]);
   store::StoreClient store(job.host, job.port, job.secret, kStoreTime, job.tls);
@@ -251,17 +237,15 @@ int run_rank_shim(const Arguments& arguments) {
   const std::vector<std::string>& words = arguments.program;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rendezvous::ProcessInfo process = rendezvous::detect_process();
-  const JobPlace of_job{std::getenv("COUPLER_JOB_FILE"), std::getenv(kShimStore)};
   if (words.size() < 3 || words[0] != "--" ||
-      (of_job.job_file == nullptr && of_job.place == nullptr) ||
+      (std::getenv("COUPLER_JOB_FILE") == nullptr && std::getenv(kShimStore) == nullptr) ||
       process.launcher != rendezvous::LauncherKind::kOpenMpi) {
     throw Error(ErrorCode::kUsage, "only `coupler launch` starts rank-shim, through mpirun",
                 {.subject = "rank-shim", .hint = "use `coupler launch`"});
   }
-  const char* folder = std::getenv(MpiFolder::kVariable);
-  ChildLoop loop(folder == nullptr ? "" : folder);  // before any thread: it forks
+  ChildLoop loop(environment_value(MpiFolder::kVariable));  // before any thread: it forks
   try {
-    run_rank(loop, process, of_job, words);
+    run_rank(loop, process, words);
   } catch (...) {
     loop.release_group();  // the launcher may be gone, and this may be the last shim
     throw;
