@@ -10,14 +10,13 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "cli/launch/rank_environment.h"
 #include "cli/process/capture_output.h"
 #include "cli/process/child_process.h"
 #include "config/config.h"
@@ -48,25 +47,14 @@ std::string read_whole(const UniqueFd& file) {
 
 std::vector<std::string> environment(const config::ConfigRequest& config,
                                      const std::vector<std::string>& more, int log) {
-  std::vector<std::string> result;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    if (text.rfind("COUPLER_OVERRIDES=", 0) == 0 || text.rfind("COUPLER_ESTIMATE=", 0) == 0) {
-      continue;
-    }
-    result.emplace_back(text);
-  }
-  const char* outer = std::getenv("COUPLER_OVERRIDES");
-  std::string overrides = outer == nullptr ? "" : outer;
-  for (const auto* list : {&config.overrides, &more}) {
-    for (const std::string& text : *list) overrides += (overrides.empty() ? "" : "\n") + text;
-  }
-  if (!overrides.empty()) result.push_back("COUPLER_OVERRIDES=" + overrides);
+  std::vector<std::string> overrides = config.overrides;
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  Variables added = {{"COUPLER_OVERRIDES", joined_overrides(overrides)},
+                     {"COUPLER_ESTIMATE", fmt::format("/dev/fd/{}", log)}};
   if (config.file) {
-    result.push_back("COUPLER_CONFIG_FILE=" + std::filesystem::absolute(*config.file).string());
+    added["COUPLER_CONFIG_FILE"] = std::filesystem::absolute(*config.file).string();
   }
-  result.push_back(fmt::format("COUPLER_ESTIMATE=/dev/fd/{}", log));
-  return result;
+  return environment_with(added);
 }
 
 // Runs the program as one process. config: the file and overrides of the command line; more:

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/process.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"
@@ -48,11 +49,7 @@ Variables common_variables(const LaunchPlan& plan) {
     variables["COUPLER_CONFIG_FILE"] = std::filesystem::absolute(plan.config.file).string();
   }
   if (!plan.overrides.empty()) {
-    const char* outer = std::getenv("COUPLER_OVERRIDES");  // an outer launcher's come first
-    auto& text = variables["COUPLER_OVERRIDES"] = outer == nullptr ? "" : outer;
-    for (const auto& override_text : plan.overrides) {
-      text += (text.empty() ? "" : "\n") + override_text;
-    }
+    variables["COUPLER_OVERRIDES"] = joined_overrides(plan.overrides);
   }
   if (plan.config.launch.threads_per_process > 0) {
     variables["OMP_NUM_THREADS"] = std::to_string(plan.config.launch.threads_per_process);
@@ -88,6 +85,14 @@ Variables rank_variables(const LaunchPlan& plan, int local_rank, const std::stri
     variables["COUPLER_JOB_FILE"] = job_file;
   }
   return variables;
+}
+
+std::string joined_overrides(const std::vector<std::string>& ours) {
+  std::string text = environment_value("COUPLER_OVERRIDES");
+  for (const auto& override_text : ours) {
+    text += (text.empty() ? "" : "\n") + override_text;
+  }
+  return text;
 }
 
 std::vector<std::string> environment_with(const Variables& added, bool owns_ranks) {

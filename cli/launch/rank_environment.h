@@ -27,6 +27,9 @@ Variables local_variables(const LaunchPlan& plan);
 // torchrun's variables.
 Variables rank_variables(const LaunchPlan& plan, int local_rank, const std::string& job_file);
 
+// COUPLER_OVERRIDES: an outer launcher's come first, then ours, one per line.
+std::string joined_overrides(const std::vector<std::string>& ours);
+
 // Our own environment plus `added`, as NAME=value, without the rank variables of an outer
 // `coupler launch` (with owns_ranks, also of torchrun and the like).
 std::vector<std::string> environment_with(const Variables& added, bool owns_ranks = false);
