@@ -96,7 +96,7 @@ db_status async_error(const db_communicator* communicator, db_error* error) {
 }
 
 db_status abort(db_communicator* communicator) {
-  return guarded(nullptr, [&] {
+  return guarded("nccl: ", nullptr, [&] {
     of(communicator).queue->fail(Failure::make(DB_ERR_ABORTED, "nccl: abort was called"));
     return db_status{DB_OK};
   });
