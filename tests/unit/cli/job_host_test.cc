@@ -38,7 +38,7 @@ TEST(JobHost, Tls_IsInTheJobFile_AndSpoken) {
   const rendezvous::JobAddress job = rendezvous::read_job_file(host.job_file());
   EXPECT_TRUE(job.tls);
   expect_joined(job);
-  host.tell_shims({.signal = 0});  // the launcher's own client speaks TLS too
+  host.tell_shims(0);  // the launcher's own client speaks TLS too
 }
 
 // As the launcher waits: an event that arrives while earlier ones are handled must not stay
