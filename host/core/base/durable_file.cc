@@ -177,14 +177,13 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
-void throw_io(const char* action, const std::string& path, int error) {
-  throw Error(
-      ErrorCode::kIo,
-      fmt::format("cannot {} {}: {}", action, path, std::generic_category().message(error)),
-      {.subject = path,
-       .hint = error == ENOSPC || error == EDQUOT  ? "free some space, or write elsewhere"
-               : error == EROFS || error == EACCES ? "write to a folder that this user may write to"
-                                                   : ""});
+void throw_io(const char* action, const std::string& path, int error, const char* if_denied) {
+  throw Error(ErrorCode::kIo,
+              fmt::format("cannot {} {}: {}", action, path, std::generic_category().message(error)),
+              {.subject = path,
+               .hint = error == ENOSPC || error == EDQUOT  ? "free some space, or write elsewhere"
+                       : error == EROFS || error == EACCES ? if_denied
+                                                           : ""});
 }
 
 DurableFile::DurableFile(std::string path)
@@ -294,7 +293,7 @@ constexpr uint64_t kDrop = uint64_t{32} << 20;
 WrittenFile hash_file(const std::string& path) {
   // O_NONBLOCK: opening a pipe with no writer must not wait.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) throw_io("open", path, errno);
+  if (!file) throw_io("open", path, errno, "give this user permission to read it");
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw_io("examine", path, errno);
   const bool drops = static_cast<uint64_t>(status.st_size) > kStays;

@@ -99,7 +99,8 @@ class WriteBehind {
 
 // Throws Error(kIo) "cannot ACTION PATH: the system's message", with a hint for a full disk and for
 // a folder without write permission.
-[[noreturn]] void throw_io(const char* action, const std::string& path, int error);
+[[noreturn]] void throw_io(const char* action, const std::string& path, int error,
+                           const char* if_denied = "write to a folder that this user may write to");
 
 // What was written, for a manifest.
 struct WrittenFile {
