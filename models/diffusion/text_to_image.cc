@@ -28,11 +28,9 @@
 #include "tokenizer/tokenizer_json.h"
 
 namespace coupler::diffusion {
-
-// PlacedPart: one model of a folder that diffusers wrote: its config.json, its weights, and when it
-// is on the device. Used by one thread.
-
 namespace {
+
+namespace fs = std::filesystem;
 
 struct PlaceOptions {
   c10::Device device = c10::kCPU;  // where it runs
@@ -45,8 +43,8 @@ std::string weights_of(const std::string& folder) {
   for (const char* const stem : {"model", "diffusion_pytorch_model"}) {
     for (const char* const kind :
          {".safetensors", ".safetensors.index.json", ".fp16.safetensors"}) {
-      const std::filesystem::path path = std::filesystem::path(folder) / (stem + std::string(kind));
-      if (std::filesystem::exists(path)) return path.string();
+      const fs::path path = fs::path(folder) / (stem + std::string(kind));
+      if (fs::exists(path)) return path.string();
     }
   }
   throw Error(ErrorCode::kIo,
@@ -57,13 +55,14 @@ std::string weights_of(const std::string& folder) {
                .hint = "save the model with diffusers' save_pretrained, as safetensors"});
 }
 
+// One model of a folder that diffusers wrote: its config.json, its weights, and when it is on the
+// device. Used by one thread.
 template <class Model>
 class PlacedPart {
  public:
-  PlacedPart(std::string folder, PlaceOptions options)
-      : folder_(std::move(folder)),
-        config_(ModelConfig::open(folder_)),
-        weights_(weights_of(folder_)),
+  PlacedPart(const std::string& folder, PlaceOptions options)
+      : config_(ModelConfig::open(folder)),
+        weights_(weights_of(folder)),
         options_(std::move(options)),
         model_(make()) {}
 
@@ -102,7 +101,6 @@ class PlacedPart {
     return std::make_shared<Model>(config_);
   }
 
-  std::string folder_;
   ModelConfig config_;
   std::string weights_;
   PlaceOptions options_;
@@ -110,29 +108,11 @@ class PlacedPart {
   std::optional<OffloadHook> hook_;
 };
 
-// Turns text into tokens for a CLIP text encoder, padded to its length. Immutable.
-class PromptTokenizer {
- public:
-  // folder: has tokenizer.json, or CLIP's vocab.json and merges.txt. vocabulary: the model's size.
-  // Throws as Tokenizer::open does, and Error(kInvalidArgument) if the start or end token is not in
-  // the model's vocabulary, or the pad token is not in the tokenizer's.
-  PromptTokenizer(const std::string& folder, int64_t length, int64_t vocabulary);
-
-  // Exactly as many tokens as the model takes. Throws Error(kInvalidArgument) if the text has more;
-  // the message quotes what would be lost. what: "prompt", for the message.
-  std::vector<int64_t> tokens(const std::string& text, const char* what) const;
-
- private:
-  Tokenizer tokenizer_;
-  size_t length_;
-  int64_t filler_;
-};
-
 // "pad_token": a string, or an object with "content". Defaults to CLIP's end token.
-std::string filler_of(const std::filesystem::path& folder) {
+std::string filler_of(const fs::path& folder) {
   for (const char* const name : {"special_tokens_map.json", "tokenizer_config.json"}) {
     const std::string path = (folder / name).string();
-    if (!std::filesystem::exists(path)) continue;
+    if (!fs::exists(path)) continue;
     const nlohmann::json document = read_json_file(path, "save the tokenizer again");
     const JsonObject keys(document, path);
     if (!keys.has("pad_token")) continue;
@@ -142,43 +122,56 @@ std::string filler_of(const std::filesystem::path& folder) {
   return kClipEnd;
 }
 
-PromptTokenizer::PromptTokenizer(const std::string& folder, int64_t length, int64_t vocabulary)
-    : tokenizer_(Tokenizer::open(folder)), length_(static_cast<size_t>(length)) {
-  const std::string filler = filler_of(folder);
-  const auto id = tokenizer_.id_of(filler);
-  if (!id)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: the pad token '{}' is not in the vocabulary", folder, for_message(filler)),
-        {.subject = "pad_token", .hint = "save the tokenizer again; this one is damaged"});
-  filler_ = *id;
-  for (const int64_t last : tokenizer_.encode("")) {
-    if (last < vocabulary) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: token {} is out of range; the text encoder has {} tokens", folder,
-                            last, vocabulary),
-                {.subject = folder, .hint = "use a folder whose parts belong to one model"});
+// Turns text into tokens for a CLIP text encoder, padded to its length. Immutable.
+class PromptTokenizer {
+ public:
+  // folder: has tokenizer.json, or CLIP's vocab.json and merges.txt. vocabulary: the model's size.
+  // Throws as Tokenizer::open does, and Error(kInvalidArgument) if the start or end token is not in
+  // the model's vocabulary, or the pad token is not in the tokenizer's.
+  PromptTokenizer(const std::string& folder, int64_t length, int64_t vocabulary)
+      : tokenizer_(Tokenizer::open(folder)), length_(static_cast<size_t>(length)) {
+    const std::string filler = filler_of(folder);
+    const auto id = tokenizer_.id_of(filler);
+    if (!id)
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: the pad token '{}' is not in the vocabulary", folder,
+                      for_message(filler)),
+          {.subject = "pad_token", .hint = "save the tokenizer again; this one is damaged"});
+    filler_ = *id;
+    for (const int64_t last : tokenizer_.encode("")) {
+      if (last < vocabulary) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: token {} is out of range; the text encoder has {} tokens",
+                              folder, last, vocabulary),
+                  {.subject = folder, .hint = "use a folder whose parts belong to one model"});
+    }
   }
-}
 
-std::vector<int64_t> PromptTokenizer::tokens(const std::string& text, const char* what) const {
-  std::vector<int64_t> ids = tokenizer_.encode(text);
-  if (ids.size() > length_) {
-    const std::vector<int64_t> plain = tokenizer_.encode(text, /*special=*/false);
-    const size_t room = length_ - (ids.size() - plain.size());
-    const std::string lost =
-        tokenizer_.decode({plain.begin() + static_cast<std::ptrdiff_t>(room), plain.end()});
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the {} has {} tokens, and the text encoder takes {}: '{}' would be "
-                            "lost",
-                            what, ids.size(), length_, for_message(lost)),
-                {.subject = what, .hint = "shorten it"});
+  // Exactly as many tokens as the model takes. Throws Error(kInvalidArgument) if the text has more;
+  // the message quotes what would be lost. what: "prompt", for the message.
+  std::vector<int64_t> tokens(const std::string& text, const char* what) const {
+    std::vector<int64_t> ids = tokenizer_.encode(text);
+    if (ids.size() > length_) {
+      const std::vector<int64_t> plain = tokenizer_.encode(text, /*special=*/false);
+      const size_t room = length_ - (ids.size() - plain.size());
+      const std::string lost =
+          tokenizer_.decode({plain.begin() + static_cast<std::ptrdiff_t>(room), plain.end()});
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("the {} has {} tokens, and the text encoder takes {}: '{}' would be "
+                              "lost",
+                              what, ids.size(), length_, for_message(lost)),
+                  {.subject = what, .hint = "shorten it"});
+    }
+    ids.resize(length_, filler_);
+    return ids;
   }
-  ids.resize(length_, filler_);
-  return ids;
-}
 
-namespace fs = std::filesystem;
+ private:
+  Tokenizer tokenizer_;
+  size_t length_;
+  int64_t filler_;
+};
 
 // Allowance for LibTorch's kernels and the heap.
 constexpr uint64_t kBeside = uint64_t{24} << 20;
@@ -242,9 +235,9 @@ struct TextToImage::State {
   }
 
   // Also checks that the limit leaves room for the activations.
-  void check_bound(uint64_t text_bytes, uint64_t unet_bytes, uint64_t vae_bytes) {
+  void check_bound(uint64_t unet_bytes, uint64_t vae_bytes) {
     try {
-      place_once(bound(text_bytes), bound(unet_bytes), bound(vae_bytes));
+      place_once(bound(0), bound(unet_bytes), bound(vae_bytes));
     } catch (const Error& problem) {
       if (problem.detail().subject != "max_memory") throw;
       throw Error(
@@ -315,13 +308,12 @@ at::Tensor TextToImage::operator()(const std::string& prompt, const ImageOptions
   std::vector<std::vector<int64_t>> tokens;
   if (guided) tokens.push_back(s.prompts.tokens(options.negative_prompt, "negative prompt"));
   tokens.push_back(s.prompts.tokens(prompt, "prompt"));
-  const uint64_t text_bytes = 0;
   const uint64_t unet_bytes = s.unet.model().activation_bytes(batch, rows, columns);
   const uint64_t vae_bytes = s.vae.model().activation_bytes(1, rows, columns);
-  if (s.options.max_memory) s.check_bound(text_bytes, unet_bytes, vae_bytes);
+  if (s.options.max_memory) s.check_bound(unet_bytes, vae_bytes);
 
   const at::TensorOptions kind = at::TensorOptions(s.options.dtype).device(s.device);
-  const at::Tensor states = s.use(s.text, text_bytes, [&] {
+  const at::Tensor states = s.use(s.text, 0, [&] {
     std::vector<at::Tensor> each;
     for (const auto& ids : tokens) each.push_back(at::tensor(ids).unsqueeze(0));
     return s.text.model().forward(at::cat(each).to(s.device)).to(kind);

@@ -6,7 +6,6 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/upsample_nearest2d.h>
 #include <ATen/ops/var_mean.h>
-#include <ATen/ops/zeros.h>
 #include <coupler/error.h>
 #include <coupler/text_to_image.h>
 #include <fmt/format.h>

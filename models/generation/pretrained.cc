@@ -85,18 +85,15 @@ c10::ScalarType usable_dtype(const ModelConfig& config, const PretrainedOptions&
     from = "options.dtype";
   } else if (const std::string saved = config.dtype(); !saved.empty()) {
     from = config.where();
-    bool known = false;
-    for (const c10::ScalarType candidate : kKnown) {
-      if (name_of(candidate) == saved) {
-        type = candidate;
-        known = true;
-      }
-    }
-    if (!known)
+    const auto* const known =
+        std::find_if(std::begin(kKnown), std::end(kKnown),
+                     [&](c10::ScalarType candidate) { return name_of(candidate) == saved; });
+    if (known == std::end(kKnown))
       throw Error(
           ErrorCode::kUnsupported,
           fmt::format("{}: the weights' dtype '{}' is not supported", config.where(), saved),
           {.subject = "dtype", .hint = "set options.dtype, for example to torch::kFloat"});
+    type = *known;
   }
   const c10::Device device = running_device(options);
   if (computes(device, type)) return type;
@@ -237,7 +234,6 @@ std::vector<GeneratedText> TextGeneration::operator()(const std::vector<std::str
                                                       const GenerationOptions& options) {
   std::vector<std::vector<int64_t>> tokens;
   for (const std::string& prompt : prompts) tokens.push_back(tokenizer().encode(prompt));
-  tokenizer();
   return continue_tokens(tokens, options);
 }
 

@@ -1,7 +1,6 @@
 #include "nets/bert.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <coupler/error.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -75,10 +74,7 @@ struct BertSelfAttentionImpl : torch::nn::Module {
     value = register_module("value", linear(o.width, o.width, /*bias=*/true));
   }
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
-    const at::Tensor y = at::scaled_dot_product_attention(
-        split_heads(query->forward(x), heads), split_heads(key->forward(x), heads),
-        split_heads(value->forward(x), heads), mask);
-    return y.transpose(1, 2).flatten(2);
+    return attend_in_heads(query->forward(x), key->forward(x), value->forward(x), heads, mask);
   }
   int64_t heads;
   torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr};
@@ -99,59 +95,31 @@ struct BertOutputImpl : torch::nn::Module {
 };
 TORCH_MODULE(BertOutput);
 
-struct BertAttentionImpl : torch::nn::Module {
-  explicit BertAttentionImpl(const BertOptions& o) {
-    self = register_module("self", BertSelfAttention(o));
-    output = register_module("output", BertOutput(o.width, o));
-  }
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
-    return output->forward(self->forward(x, mask), x);
-  }
-  BertSelfAttention self{nullptr};
-  BertOutput output{nullptr};
-};
-TORCH_MODULE(BertAttention);
-
-struct BertIntermediateImpl : torch::nn::Module {
-  explicit BertIntermediateImpl(const BertOptions& o) : activation(o.activation) {
-    dense = register_module("dense", linear(o.width, o.inner, /*bias=*/true));
-  }
-  at::Tensor forward(const at::Tensor& x) { return activation(dense->forward(x)); }
-  Activation activation;
-  torch::nn::Linear dense{nullptr};
-};
-TORCH_MODULE(BertIntermediate);
-
 struct BertLayerImpl : torch::nn::Module {
-  explicit BertLayerImpl(const BertOptions& o) {
-    attention = register_module("attention", BertAttention(o));
-    intermediate = register_module("intermediate", BertIntermediate(o));
+  explicit BertLayerImpl(const BertOptions& o) : activation(o.activation) {
+    PartsOf attention = register_module("attention", PartsOf());
+    self = attention->add("self", BertSelfAttention(o));
+    after_self = attention->add("output", BertOutput(o.width, o));
+    intermediate = register_module("intermediate", PartsOf())
+                       ->add("dense", linear(o.width, o.inner, /*bias=*/true));
     output = register_module("output", BertOutput(o.inner, o));
   }
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
-    const at::Tensor attended = attention->forward(x, mask);
-    return output->forward(intermediate->forward(attended), attended);
+    const at::Tensor attended = after_self->forward(self->forward(x, mask), x);
+    return output->forward(activation(intermediate->forward(attended)), attended);
   }
-  BertAttention attention{nullptr};
-  BertIntermediate intermediate{nullptr};
-  BertOutput output{nullptr};
+  Activation activation;
+  BertSelfAttention self{nullptr};
+  torch::nn::Linear intermediate{nullptr};
+  BertOutput after_self{nullptr}, output{nullptr};
 };
 TORCH_MODULE(BertLayer);
-
-struct BertEncoderImpl : torch::nn::Module {
-  explicit BertEncoderImpl(const BertOptions& o) {
-    for (int64_t i = 0; i < o.layers; ++i) layer->push_back(BertLayer(o));
-    register_module("layer", layer);
-  }
-  torch::nn::ModuleList layer;
-};
-TORCH_MODULE(BertEncoder);
 
 }  // namespace
 
 struct BertParts {
   BertEmbeddings embeddings{nullptr};
-  BertEncoder encoder{nullptr};
+  std::vector<BertLayer> layers;
 };
 
 BertModel::BertModel(const ModelConfig& config)
@@ -160,14 +128,14 @@ BertModel::BertModel(const ModelConfig& config)
   width_ = o.width;
   positions_ = o.positions;
   parts_->embeddings = register_module("embeddings", BertEmbeddings(o));
-  parts_->encoder = register_module("encoder", BertEncoder(o));
+  auto layers = register_module("encoder", PartsOf())->add("layer", torch::nn::ModuleList());
+  for (int64_t i = 0; i < o.layers; ++i) layers->push_back(parts_->layers.emplace_back(o));
 }
 
 at::Tensor BertModel::forward(const at::Tensor& tokens, const at::Tensor& text) {
   at::Tensor x = parts_->embeddings->forward(tokens);
   const at::Tensor mask = text.unsqueeze(1).unsqueeze(1).to(x.device());
-  for (const auto& layer : *parts_->encoder->layer)
-    x = layer->as<BertLayerImpl>()->forward(x, mask);
+  for (BertLayer& layer : parts_->layers) x = layer->forward(x, mask);
   return x;
 }
 

@@ -2,7 +2,6 @@
 // gated linear units, RMS norms.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/rsqrt.h>
 #include <coupler/error.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>

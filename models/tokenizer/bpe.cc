@@ -150,8 +150,7 @@ class Bpe : public WordModel {
     bool unknown = false;  // an unknown token is pending, to be fused with following ones
     const auto characters = unicode::characters(word);
     for (size_t i = 0; i < characters.size(); ++i) {
-      const unicode::Span span = characters[i].span;
-      std::string text = word.substr(span.begin, span.end - span.begin);
+      std::string text = characters[i].span.of(word);
       if (i > 0) text.insert(0, prefix_);
       if (i + 1 == characters.size()) text += suffix_;
       if (const auto id = vocabulary_.id(text)) {

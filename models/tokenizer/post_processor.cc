@@ -40,10 +40,8 @@ PostProcessor of_template(const JsonObject& description) {
 
 using Pieces = std::vector<std::string>;
 
-std::string replaced(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
-  return text;
+std::string replaced(const std::string& text, const std::string& from, const std::string& to) {
+  return unicode::Pattern::literal(from).replaced(text, to);
 }
 
 Pieces join_byte_level(const Pieces& tokens) {
@@ -96,15 +94,7 @@ Decoder strip_tokens(const JsonObject& description) {
 
 Decoder replace_in_tokens(const JsonObject& description) {
   return [pattern = pattern_of(description), content = description.text("content")](Pieces tokens) {
-    for (std::string& token : tokens) {
-      std::string text;
-      size_t at = 0;
-      for (const unicode::Span& span : pattern.find(token)) {
-        text.append(token, at, span.begin - at).append(content);
-        at = span.end;
-      }
-      token = text.append(token, at);
-    }
+    for (std::string& token : tokens) token = pattern.replaced(token, content);
     return tokens;
   };
 }
@@ -126,7 +116,7 @@ std::string marks_joined(std::string text) {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
       {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [from, to] : kPairs) text = replaced(std::move(text), from, to);
+  for (const auto& [from, to] : kPairs) text = replaced(text, from, to);
   return text;
 }
 
@@ -194,15 +184,7 @@ Decoder make_decoder(const std::optional<JsonObject>& description) {
     };
   }
   const std::string type = description->text("type");
-  if (type == "Sequence") {
-    std::vector<Decoder> parts;
-    for (const JsonObject& part : description->objects("decoders"))
-      parts.push_back(make_decoder(part));
-    return [parts](Pieces tokens) {
-      for (const Decoder& part : parts) tokens = part(std::move(tokens));
-      return tokens;
-    };
-  }
+  if (type == "Sequence") return make_sequence(*description, "decoders", make_decoder);
   if (type == "ByteLevel") return join_byte_level;
   if (type == "ByteFallback") return byte_fallback;
   if (type == "Fuse") return fuse;

@@ -1,6 +1,5 @@
 #include "tokenizer/pre_tokenizer.h"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,35 +56,9 @@ Normalizer bert(const JsonObject& description) {
 
 Normalizer strip_ends(bool left, bool right) {
   return [=](const std::string& text) {
-    const auto characters = unicode::characters(text);
-    size_t first = 0, last = characters.size();
-    while (left && first < last && unicode::is_white_space(characters[first].code)) ++first;
-    while (right && last > first && unicode::is_white_space(characters[last - 1].code)) --last;
-    if (first == last) return std::string();
-    const size_t begin = characters[first].span.begin;
-    return text.substr(begin, characters[last - 1].span.end - begin);
-  };
-}
-
-Normalizer replace_pattern(const unicode::Pattern& pattern, const std::string& content) {
-  return [=](const std::string& text) {
-    std::string result;
-    size_t at = 0;
-    for (const unicode::Span& span : pattern.find(text)) {
-      result.append(text, at, span.begin - at).append(content);
-      at = span.end;
-    }
-    return result.append(text, at);
-  };
-}
-
-Normalizer in_sequence(const std::vector<JsonObject>& descriptions) {
-  std::vector<Normalizer> parts;
-  parts.reserve(descriptions.size());
-  for (const JsonObject& description : descriptions) parts.push_back(make_normalizer(description));
-  return [parts](std::string text) {
-    for (const Normalizer& part : parts) text = part(std::move(text));
-    return text;
+    const size_t begin = left ? unicode::blank_start(text) : 0;
+    const size_t end = right ? unicode::blank_end(text) : text.size();
+    return begin < end ? text.substr(begin, end - begin) : "";
   };
 }
 
@@ -110,47 +83,18 @@ std::vector<Part> all_parts(size_t size, const std::vector<unicode::Span>& found
   return parts;
 }
 
-// Joins each found part to the one before it, unless that was found as well.
-std::vector<Part> merged_with_previous(const std::vector<Part>& parts) {
-  std::vector<Part> merged;
-  bool previous = false;
-  for (const Part& part : parts) {
-    if (part.found && !previous && !merged.empty()) {
-      merged.back().span.end = part.span.end;
-    } else {
-      merged.push_back(part);
-    }
-    previous = part.found;
+// Whether a part becomes one with the part before it.
+bool joins(Found behavior, const Part& previous, const Part& part) {
+  switch (behavior) {
+    case Found::kMergedWithPrevious:
+      return part.found && !previous.found;
+    case Found::kMergedWithNext:
+      return previous.found && !part.found;
+    case Found::kContiguous:
+      return previous.found == part.found;
+    default:
+      return false;
   }
-  return merged;
-}
-
-std::vector<Part> merged_with_next(std::vector<Part> parts) {
-  std::reverse(parts.begin(), parts.end());
-  std::vector<Part> merged;
-  bool previous = false;
-  for (const Part& part : parts) {
-    if (part.found && !previous && !merged.empty()) {
-      merged.back().span.begin = part.span.begin;
-    } else {
-      merged.push_back(part);
-    }
-    previous = part.found;
-  }
-  std::reverse(merged.begin(), merged.end());
-  return merged;
-}
-
-std::vector<Part> contiguous(const std::vector<Part>& parts) {
-  std::vector<Part> merged;
-  for (const Part& part : parts) {
-    if (!merged.empty() && merged.back().found == part.found) {
-      merged.back().span.end = part.span.end;
-    } else {
-      merged.push_back(part);
-    }
-  }
-  return merged;
 }
 
 // Parses a key's "Isolated", … Throws Error(kInvalidArgument) for an unknown value.
@@ -173,14 +117,15 @@ Found found_of(const JsonObject& description, const char* key, Found otherwise) 
 // Appends the parts of a word. found: in order. invert: treats the parts between as found instead.
 void split(const Word& word, const std::vector<unicode::Span>& found, Found behavior, bool invert,
            std::vector<Word>& result) {
-  std::vector<Part> parts = all_parts(word.text.size(), found, invert);
-  if (behavior == Found::kMergedWithPrevious) parts = merged_with_previous(parts);
-  if (behavior == Found::kMergedWithNext) parts = merged_with_next(std::move(parts));
-  if (behavior == Found::kContiguous) parts = contiguous(parts);
-  for (const Part& part : parts) {
+  const std::vector<Part> parts = all_parts(word.text.size(), found, invert);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Part& part = parts[i];
     if (part.found && behavior == Found::kRemoved) continue;
-    result.push_back({word.text.substr(part.span.begin, part.span.end - part.span.begin),
-                      word.at_start && part.span.begin == 0});
+    if (i > 0 && joins(behavior, parts[i - 1], part)) {
+      result.back().text += part.span.of(word.text);
+    } else {
+      result.push_back({part.span.of(word.text), word.at_start && part.span.begin == 0});
+    }
   }
 }
 
@@ -237,29 +182,16 @@ PreTokenizer split_metaspace(const JsonObject& description) {
     description.refuse("prepend_scheme", "is '" + scheme + "', which is not one of its values",
                        "use always, first or never");
   const bool divides = description.flag("split", true);
+  const auto blank = unicode::Pattern::literal(" ");
   const auto divide =
       by_pattern(unicode::Pattern::literal(mark), Found::kMergedWithNext, /*invert=*/false);
   return [=](std::vector<Word> words) {
     for (Word& word : words) {
-      std::string text;
-      for (const char byte : word.text) {
-        if (byte == ' ') {
-          text += mark;
-        } else {
-          text += byte;
-        }
-      }
+      const std::string text = blank.replaced(word.text, mark);
       const bool wanted = scheme == "always" || (scheme == "first" && word.at_start);
       word.text = wanted && !text.starts_with(mark) ? mark + text : text;
     }
     return divides ? divide(std::move(words)) : words;
-  };
-}
-
-PreTokenizer one_by_one(std::vector<PreTokenizer> parts) {
-  return [parts = std::move(parts)](std::vector<Word> words) {
-    for (const PreTokenizer& part : parts) words = part(std::move(words));
-    return words;
   };
 }
 
@@ -268,7 +200,7 @@ PreTokenizer one_by_one(std::vector<PreTokenizer> parts) {
 Normalizer make_normalizer(const std::optional<JsonObject>& description) {
   if (!description) return [](std::string text) { return text; };
   const std::string type = description->text("type");
-  if (type == "Sequence") return in_sequence(description->objects("normalizers"));
+  if (type == "Sequence") return make_sequence(*description, "normalizers", make_normalizer);
   constexpr std::pair<const char*, unicode::Form> kForms[] = {{"NFC", unicode::Form::kNfc},
                                                               {"NFD", unicode::Form::kNfd},
                                                               {"NFKC", unicode::Form::kNfkc},
@@ -284,7 +216,8 @@ Normalizer make_normalizer(const std::optional<JsonObject>& description) {
     return strip_ends(description->flag("strip_left", true),
                       description->flag("strip_right", true));
   if (type == "Replace")
-    return replace_pattern(pattern_of(*description), description->text("content"));
+    return [pattern = pattern_of(*description), content = description->text("content")](
+               const std::string& text) { return pattern.replaced(text, content); };
   if (type == "Prepend") {
     return [prepended = description->text("prepend")](const std::string& text) {
       return text.empty() ? text : prepended + text;
@@ -296,18 +229,10 @@ Normalizer make_normalizer(const std::optional<JsonObject>& description) {
               "BertNormalizer");
 }
 
-// Divides a word at the parts found in it. Pure functions; safe to call from any thread. Do not
-// depend on LibTorch.
-
 PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& description) {
   if (!description) return [](std::vector<Word> words) { return words; };
   const std::string type = description->text("type");
-  if (type == "Sequence") {
-    std::vector<PreTokenizer> parts;
-    for (const JsonObject& part : description->objects("pretokenizers"))
-      parts.push_back(make_pre_tokenizer(part));
-    return one_by_one(std::move(parts));
-  }
+  if (type == "Sequence") return make_sequence(*description, "pretokenizers", make_pre_tokenizer);
   if (type == "ByteLevel") return split_byte_level(*description);
   if (type == "Metaspace") return split_metaspace(*description);
   if (type == "Split")
@@ -319,8 +244,8 @@ PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& description) {
     return by_pattern(unicode::Pattern::regex(R"(\w+|[^\w\s]+)", description->where()),
                       Found::kRemoved, /*invert=*/true);
   if (type == "BertPreTokenizer")
-    return one_by_one({by_characters(unicode::is_white_space, Found::kRemoved),
-                       by_characters(unicode::is_punctuation, Found::kIsolated)});
+    return in_sequence<PreTokenizer>({by_characters(unicode::is_white_space, Found::kRemoved),
+                                      by_characters(unicode::is_punctuation, Found::kIsolated)});
   if (type == "Digits")
     return by_characters(unicode::is_number, description->flag("individual_digits", false)
                                                  ? Found::kIsolated

@@ -56,8 +56,7 @@ struct Tokenizer::State {
         ids.push_back(piece.token->id);
         continue;
       }
-      Word word{text.substr(piece.span.begin, piece.span.end - piece.span.begin),
-                at_start && piece.span.begin == 0};
+      Word word{piece.span.of(text), at_start && piece.span.begin == 0};
       for (const Word& part : pre_tokenizer({std::move(word)})) model->tokenize(part.text, ids);
     }
   }
@@ -89,8 +88,7 @@ std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special,
     if (piece.token != nullptr) {
       ids.push_back(piece.token->id);
     } else {
-      state_->encode_piece(text.substr(piece.span.begin, piece.span.end - piece.span.begin),
-                           piece.span.begin == 0, ids);
+      state_->encode_piece(piece.span.of(text), piece.span.begin == 0, ids);
     }
   }
   const auto& after = state_->post_processor.after;

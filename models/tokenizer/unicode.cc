@@ -82,22 +82,11 @@ std::string map(std::string_view text,
 }
 
 std::string normalized(std::string_view text, Form form) {
+  const bool composed = form == Form::kNfc || form == Form::kNfkc;
+  const bool canonical = form == Form::kNfc || form == Form::kNfd;
   UErrorCode error = U_ZERO_ERROR;
-  const icu::Normalizer2* normalizer = nullptr;
-  switch (form) {
-    case Form::kNfc:
-      normalizer = icu::Normalizer2::getNFCInstance(error);
-      break;
-    case Form::kNfd:
-      normalizer = icu::Normalizer2::getNFDInstance(error);
-      break;
-    case Form::kNfkc:
-      normalizer = icu::Normalizer2::getNFKCInstance(error);
-      break;
-    case Form::kNfkd:
-      normalizer = icu::Normalizer2::getNFKDInstance(error);
-      break;
-  }
+  const icu::Normalizer2* const normalizer = icu::Normalizer2::getInstance(
+      nullptr, canonical ? "nfc" : "nfkc", composed ? UNORM2_COMPOSE : UNORM2_DECOMPOSE, error);
   icu::UnicodeString result;
   if (U_SUCCESS(error)) result = normalizer->normalize(wide(text), error);
   if (U_FAILURE(error))
@@ -113,6 +102,21 @@ void append_lower(std::string& text, char32_t code) {
   }
   icu::UnicodeString lower(static_cast<UChar32>(code));
   lower.toLower(icu::Locale::getRoot()).toUTF8String(text);
+}
+
+size_t blank_start(std::string_view text) {
+  for (const Character& character : characters(text)) {
+    if (!is_white_space(character.code)) return character.span.begin;
+  }
+  return text.size();
+}
+
+size_t blank_end(std::string_view text) {
+  size_t end = 0;
+  for (const Character& character : characters(text)) {
+    if (!is_white_space(character.code)) end = character.span.end;
+  }
+  return end;
 }
 
 bool is_white_space(char32_t code) { return u_isUWhiteSpace(static_cast<UChar32>(code)) != 0; }
@@ -202,6 +206,16 @@ std::vector<Span> Pattern::find(std::string_view text) const {
                             u_errorName(error)),
                 {.subject = "text", .hint = "pass it in shorter pieces"});
   return result;
+}
+
+std::string Pattern::replaced(std::string_view text, std::string_view content) const {
+  std::string result;
+  size_t at = 0;
+  for (const Span& span : find(text)) {
+    result.append(text, at, span.begin - at).append(content);
+    at = span.end;
+  }
+  return result.append(text, at);
 }
 
 }  // namespace coupler::unicode

@@ -17,6 +17,9 @@ namespace coupler::unicode {
 // A part of a text, from begin up to end.
 struct Span {
   size_t begin = 0, end = 0;
+  std::string of(std::string_view text) const {
+    return std::string(text.substr(begin, end - begin));
+  }
 };
 
 // Replaces invalid UTF-8 with U+FFFD, as Python and Rust do.
@@ -38,6 +41,10 @@ std::string normalized(std::string_view text, Form form);
 // Lowercases each character on its own, so a final sigma is not treated specially.
 void append_lower(std::string& text, char32_t code);
 
+// Where leading white space ends, and where trailing white space begins.
+size_t blank_start(std::string_view text);
+size_t blank_end(std::string_view text);
+
 bool is_white_space(char32_t code);
 bool is_punctuation(char32_t code);  // ASCII's symbols included
 bool is_number(char32_t code);       // any of the categories N
@@ -56,6 +63,8 @@ class Pattern {
 
   // Non-empty matches, in order.
   std::vector<Span> find(std::string_view text) const;
+  // The text with `content` in place of each match.
+  std::string replaced(std::string_view text, std::string_view content) const;
 
  private:
   struct Compiled;

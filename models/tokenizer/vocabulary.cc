@@ -31,29 +31,22 @@ class WordPiece : public WordModel {
 
   void tokenize(const std::string& word, std::vector<int64_t>& ids) const override {
     const auto characters = unicode::characters(word);
-    const size_t before = ids.size();
-    size_t first = characters.size() > longest_ ? characters.size() : 0;
+    std::vector<int64_t> pieces;
     bool known = characters.size() <= longest_;
-    while (first < characters.size()) {
-      size_t last = characters.size();
-      for (; last > first; --last) {
-        const size_t begin = characters[first].span.begin;
-        std::string piece = word.substr(begin, characters[last - 1].span.end - begin);
-        if (first > 0) piece.insert(0, prefix_);
-        if (const auto id = vocabulary_.id(piece)) {
-          ids.push_back(*id);
-          break;
-        }
-      }
-      if (last == first) {
-        known = false;
+    for (size_t first = 0; known && first < characters.size();) {
+      known = false;
+      for (size_t last = characters.size(); last > first; --last) {
+        const unicode::Span span{characters[first].span.begin, characters[last - 1].span.end};
+        const auto id = vocabulary_.id((first > 0 ? prefix_ : "") + span.of(word));
+        if (!id) continue;
+        pieces.push_back(*id);
+        first = last;
+        known = true;
         break;
       }
-      first = last;
     }
-    if (known) return;
-    ids.resize(before);
-    ids.push_back(unknown_);
+    if (!known) pieces = {unknown_};
+    ids.insert(ids.end(), pieces.begin(), pieces.end());
   }
 
  private:
@@ -68,23 +61,6 @@ bool ends_with_word(std::string_view text) {
 }
 bool starts_with_word(std::string_view text) {
   return !text.empty() && unicode::is_word(unicode::characters(text).front().code);
-}
-
-// Where trailing white space begins, and where leading white space ends.
-size_t blank_end(std::string_view text) {
-  size_t begin = text.size();
-  const auto characters = unicode::characters(text);
-  for (auto at = characters.rbegin(); at != characters.rend(); ++at) {
-    if (!unicode::is_white_space(at->code)) break;
-    begin = at->span.begin;
-  }
-  return begin;
-}
-size_t blank_start(std::string_view text) {
-  for (const unicode::Character& character : unicode::characters(text)) {
-    if (!unicode::is_white_space(character.code)) return character.span.begin;
-  }
-  return text.size();
 }
 
 }  // namespace
@@ -126,17 +102,12 @@ std::unique_ptr<WordModel> make_word_model(const JsonObject& model) {
   // Files from before 2020 have no "type"; those with merges are BPE.
   const std::string type = model.text("type", model.has("merges") ? "BPE" : "");
   if (type == "BPE") return make_bpe(model);
-  if (type == "WordPiece") return make_word_piece(model);
+  if (type == "WordPiece") return std::make_unique<WordPiece>(model);
   refuse_kind(model, "BPE, WordPiece");
-}
-
-std::unique_ptr<WordModel> make_word_piece(const JsonObject& model) {
-  return std::make_unique<WordPiece>(model);
 }
 
 AddedTokens::AddedTokens(const std::vector<JsonObject>& descriptions,
                          const Normalizer& normalizer) {
-  std::set<int64_t> normalized;
   for (const JsonObject& description : descriptions) {
     AddedToken token;
     token.id = description.integer("id");
@@ -146,53 +117,42 @@ AddedTokens::AddedTokens(const std::vector<JsonObject>& descriptions,
     token.strips_left = description.flag("lstrip", false);
     token.strips_right = description.flag("rstrip", false);
     if (token.content.empty()) continue;
-    token.text = token.content;
-    if (description.flag("normalized", !token.special)) {
-      normalized.insert(token.id);
-      token.text = normalizer(token.content);
-    }
+    token.normalized = description.flag("normalized", !token.special);
+    token.text = token.normalized ? normalizer(token.content) : token.content;
     tokens_[token.id] = token;
   }
   for (const auto& [id, token] : tokens_) {
-    add(normalized.count(id) != 0 ? normalized_ : raw_, token.text, token);
+    if (token.text.empty()) continue;
+    auto& same_start = (token.normalized ? normalized_ : raw_)[token.text[0]];
+    same_start.push_back(&token);
+    std::stable_sort(same_start.begin(), same_start.end(),
+                     [](const auto* a, const auto* b) { return a->text.size() > b->text.size(); });
   }
-}
-
-void AddedTokens::add(Index& index, const std::string& text, const AddedToken& token) {
-  if (text.empty()) return;
-  auto& same_start = index[text[0]];
-  same_start.emplace_back(text, &token);
-  std::stable_sort(same_start.begin(), same_start.end(),
-                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
 }
 
 std::vector<AddedTokens::Piece> AddedTokens::find(std::string_view text, const Index& index) {
   std::vector<Piece> pieces;
   size_t told = 0, at = 0;
   while (at < text.size()) {
-    const auto candidates = index.find(text[at]);
-    const std::string_view rest = text.substr(at);
     const AddedToken* token = nullptr;
-    size_t size = 0;
-    if (candidates != index.end()) {
-      for (const auto& [content, candidate] : candidates->second) {
-        if (!rest.starts_with(content)) continue;
-        token = candidate;
-        size = content.size();
-        break;
-      }
+    if (const auto same_start = index.find(text[at]); same_start != index.end()) {
+      const auto& all = same_start->second;
+      const auto found = std::find_if(all.begin(), all.end(), [&](const AddedToken* candidate) {
+        return text.substr(at).starts_with(candidate->text);
+      });
+      if (found != all.end()) token = *found;
     }
     if (token == nullptr) {
       ++at;
       continue;
     }
-    size_t begin = at, end = at + size;
+    size_t begin = at, end = at + token->text.size();
     at = end;
     if (token->single_word &&
         (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
       continue;
-    if (token->strips_left) begin = std::max(told, blank_end(text.substr(0, begin)));
-    if (token->strips_right) end += blank_start(text.substr(end));
+    if (token->strips_left) begin = std::max(told, unicode::blank_end(text.substr(0, begin)));
+    if (token->strips_right) end += unicode::blank_start(text.substr(end));
     if (told < begin) pieces.push_back({{told, begin}, nullptr});
     pieces.push_back({{begin, end}, token});
     told = at = end;

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -49,7 +48,6 @@ class WordModel {
 };
 
 std::unique_ptr<WordModel> make_bpe(const JsonObject& model);
-std::unique_ptr<WordModel> make_word_piece(const JsonObject& model);
 // By "type". Throws Error(kUnsupported), listing the supported types, for any other type, and
 // Error(kInvalidArgument) if the description is damaged.
 std::unique_ptr<WordModel> make_word_model(const JsonObject& model);
@@ -57,8 +55,9 @@ std::unique_ptr<WordModel> make_word_model(const JsonObject& model);
 struct AddedToken {
   int64_t id = 0;
   std::string content;
-  std::string text;  // matched and decoded; normalized if matched in normalized text
+  std::string text;  // matched and decoded
   bool special = false;
+  bool normalized = false;                         // matched in normalized text
   bool single_word = false;                        // not inside words
   bool strips_left = false, strips_right = false;  // includes adjacent white space
 };
@@ -84,9 +83,8 @@ class AddedTokens {
   const std::map<int64_t, AddedToken>& all() const { return tokens_; }
 
  private:
-  // Keyed by first byte; the longest first.
-  using Index = std::map<char, std::vector<std::pair<std::string, const AddedToken*>>>;
-  static void add(Index& index, const std::string& text, const AddedToken& token);
+  // By the first byte of their text; the longest first.
+  using Index = std::map<char, std::vector<const AddedToken*>>;
   static std::vector<Piece> find(std::string_view text, const Index& index);
 
   std::map<int64_t, AddedToken> tokens_;
