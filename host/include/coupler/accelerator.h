@@ -197,7 +197,8 @@ class Accelerator : public Processes {
   template <class Model>
   [[nodiscard]] auto unwrap_model(Model& model) {
     require_prepared(reference_to(model));
-    return UnwrappedModel(module_of(model), summon_full_parameters(model, /*writeback=*/false));
+    return UnwrappedModel(detail::module_of(model),
+                          summon_full_parameters(model, /*writeback=*/false));
   }
 
   // Releases everything that was prepared, so its memory is freed with the program's own objects.
@@ -394,28 +395,19 @@ class Accelerator : public Processes {
   friend struct detail::ObjectCollectives;
   friend class PipelineParallel;
 
-  // The module in a holder or pointer; a TorchScript module itself.
-  template <class Model>
-  static auto& module_of(Model& model) {
-    using Type = std::decay_t<Model>;
-    if constexpr (std::is_base_of_v<torch::nn::Module, Type> || detail::is_script_v<Type>) {
-      return model;
-    } else {
-      return *model;
-    }
-  }
   template <class Model>
   static detail::ModelRef reference_to(Model& model) {
     if constexpr (detail::is_script_v<std::decay_t<Model>>) {
       return {model._ivalue().get(), nullptr};
     } else {
-      const torch::nn::Module& module = module_of(model);
+      const torch::nn::Module& module = detail::module_of(model);
       return {&module, &module};
     }
   }
   template <class Object>
   void prepare_if_model(Object& object) {
-    if constexpr (detail::is_model_v<std::decay_t<Object>>) prepare_module(module_of(object));
+    if constexpr (detail::is_model_v<std::decay_t<Object>>)
+      prepare_module(detail::module_of(object));
   }
   template <class Object>
   decltype(auto) prepare_one(Object&& object) {

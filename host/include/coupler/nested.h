@@ -287,7 +287,7 @@ namespace detail {
 template <class T>
 T with_leaves(T value, std::vector<at::Tensor> leaves) {
   size_t next = 0;
-  for_each_leaf(value, [&](at::Tensor& leaf) { leaf = std::move(leaves[next++]); });
+  for_each_leaf(value, [&](at::Tensor& leaf) { leaf = std::move(leaves.at(next++)); });
   return value;
 }
 

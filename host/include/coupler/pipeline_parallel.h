@@ -26,7 +26,6 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -133,11 +132,7 @@ class PipelineParallel {
 template <class Model>
 PipelineParallel prepare_pipeline(Accelerator& accelerator, Model& model,
                                   const PipelineOptions& options = {}, CallSite = {}) {
-  if constexpr (std::is_base_of_v<torch::nn::Module, Model>) {
-    return PipelineParallel::make(accelerator, model, options);
-  } else {
-    return PipelineParallel::make(accelerator, *model, options);
-  }
+  return PipelineParallel::make(accelerator, detail::module_of(model), options);
 }
 
 }  // namespace coupler

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Type.h>
 #include <coupler/detail/loader.h>
+#include <coupler/nested.h>
 #include <torch/data/example.h>
 
 #include <optional>
@@ -70,55 +71,25 @@ BatchOf<Returned> collate(Returned&& returned) {
   return Collate<std::decay_t<Returned>>::make(std::forward<Returned>(returned));
 }
 
-// The tensors of a batch, for types that consist of tensors only.
+// Whether a batch consists of tensors only, so that it can be moved, copied and sent.
 template <class Batch>
-struct TensorsOf {
-  static constexpr bool known = false;
-};
-
-template <>
-struct TensorsOf<at::Tensor> {
-  static constexpr bool known = true;
-  static std::vector<at::Tensor> list(const at::Tensor& batch) { return {batch}; }
-  static at::Tensor make(std::vector<at::Tensor> tensors) { return std::move(tensors.at(0)); }
-};
-
-template <>
-struct TensorsOf<torch::data::Example<>> {
-  static constexpr bool known = true;
-  static std::vector<at::Tensor> list(const torch::data::Example<>& batch) {
-    return {batch.data, batch.target};
-  }
-  static torch::data::Example<> make(std::vector<at::Tensor> tensors) {
-    return {std::move(tensors.at(0)), std::move(tensors.at(1))};
-  }
-};
-
-template <>
-struct TensorsOf<torch::data::TensorExample> {
-  static constexpr bool known = true;
-  static std::vector<at::Tensor> list(const torch::data::TensorExample& batch) {
-    return {batch.data};
-  }
-  static torch::data::TensorExample make(std::vector<at::Tensor> tensors) {
-    return {std::move(tensors.at(0))};
-  }
-};
+inline constexpr bool is_tensors_v =
+    std::is_same_v<Batch, at::Tensor> || std::is_same_v<Batch, torch::data::Example<>> ||
+    std::is_same_v<Batch, torch::data::TensorExample>;
 
 // Returns the batch with each defined tensor replaced by change(tensor).
 template <class Batch, class Change>
-Batch change_tensors(const Batch& batch, const Change& change) {
-  auto tensors = TensorsOf<Batch>::list(batch);
-  for (at::Tensor& tensor : tensors) {
+Batch change_tensors(Batch batch, const Change& change) {
+  for_each_leaf(batch, [&](at::Tensor& tensor) {
     if (tensor.defined()) tensor = change(tensor);
-  }
-  return TensorsOf<Batch>::make(std::move(tensors));
+  });
+  return batch;
 }
 
 // Returns a copy that shares no memory with the batch (as far as copies of its type share none).
 template <class Batch>
 Batch deep_copy(const Batch& batch) {
-  if constexpr (TensorsOf<Batch>::known) {
+  if constexpr (is_tensors_v<Batch>) {
     return change_tensors(batch, [](const at::Tensor& tensor) { return tensor.clone(); });
   } else {
     return batch;
@@ -133,7 +104,7 @@ class BatchSlots : public BatchSource {
  public:
   using Batch = BatchType;
 
-  bool sends_tensors() const override { return TensorsOf<Batch>::known; }
+  bool sends_tensors() const override { return is_tensors_v<Batch>; }
   std::string batch_type() const override { return c10::demangle(typeid(Batch).name()); }
 
   // The loop's batch; valid between take() or stand_in() and clear().
@@ -154,16 +125,16 @@ class BatchSlots : public BatchSource {
   void stand_in() override { current_ = copy(*kept_); }
 
   std::vector<at::Tensor> tensors(size_t slot) const override {
-    if constexpr (TensorsOf<Batch>::known) {
-      return TensorsOf<Batch>::list(*slots_[slot]);
+    if constexpr (is_tensors_v<Batch>) {
+      return view_of(*slots_[slot]).leaves;
     } else {
       refuse_batch_type(batch_type(), "sent");
     }
   }
 
   void put(size_t slot, std::vector<at::Tensor> tensors) override {
-    if constexpr (TensorsOf<Batch>::known) {
-      slots_[slot] = TensorsOf<Batch>::make(std::move(tensors));
+    if constexpr (is_tensors_v<Batch>) {
+      slots_[slot] = with_leaves(Batch(), std::move(tensors));
     } else {
       refuse_batch_type(batch_type(), "sent");
     }
@@ -179,7 +150,7 @@ class BatchSlots : public BatchSource {
   }
 
   void fill_slot(size_t slot, Batch batch, bool pin) {
-    if constexpr (TensorsOf<Batch>::known) {
+    if constexpr (is_tensors_v<Batch>) {
       if (pin) {
         batch = change_tensors(batch, [](const at::Tensor& tensor) { return tensor.pin_memory(); });
       }
@@ -189,7 +160,7 @@ class BatchSlots : public BatchSource {
 
  private:
   static Batch on_device(Batch batch, at::Device device, bool non_blocking) {
-    if constexpr (TensorsOf<Batch>::known) {
+    if constexpr (is_tensors_v<Batch>) {
       if (!device.is_cpu()) {
         return change_tensors(
             batch, [&](const at::Tensor& tensor) { return tensor.to(device, non_blocking); });

@@ -73,16 +73,15 @@ std::vector<at::Tensor> join_rows(const std::vector<at::Tensor>& one,
 
 template <class Block>
 struct BlockOps {
-  static_assert(TensorsOf<Block>::known,
+  static_assert(is_tensors_v<Block>,
                 "a stream's batches must be vectors of samples, tensors, or examples of tensors: "
                 "others cannot be split across processes");
-  using Tensors = TensorsOf<Block>;
-  static size_t size(const Block& block) { return common_rows(Tensors::list(block)); }
+  static size_t size(const Block& block) { return common_rows(view_of(block).leaves); }
   static Block slice(const Block& block, size_t first, size_t count) {
-    return Tensors::make(narrow_rows(Tensors::list(block), first, count));
+    return with_leaves(Block(), narrow_rows(view_of(block).leaves, first, count));
   }
   static Block join(const Block& one, const Block& other) {
-    return Tensors::make(join_rows(Tensors::list(one), Tensors::list(other)));
+    return with_leaves(Block(), join_rows(view_of(one).leaves, view_of(other).leaves));
   }
 };
 

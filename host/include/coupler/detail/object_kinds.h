@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 namespace torch::jit {
 struct Module;
@@ -36,6 +37,16 @@ inline constexpr bool is_script_v = std::is_same_v<T, torch::jit::Module>;
 template <class T>
 inline constexpr bool is_model_v = is_module_holder_v<T> || is_shared_module<T>::value ||
                                    std::is_base_of_v<torch::nn::Module, T> || is_script_v<T>;
+
+// The module in a holder or pointer; a module, TorchScript's included, itself.
+template <class Model>
+auto& module_of(Model& model) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, Model> || is_script_v<std::decay_t<Model>>) {
+    return model;
+  } else {
+    return *model;
+  }
+}
 
 // A model passed to a call: its identity, and the module itself unless it is TorchScript.
 struct ModelRef {
@@ -63,26 +74,22 @@ class StatefulObject final : public Stateful {
  public:
   explicit StatefulObject(Object& object) : object_(object) {}
   void save(StateDict& state) const override {
-    if constexpr (std::is_base_of_v<torch::nn::Module, Object>) {
-      save_module(object_, state);
-    } else if constexpr (is_module_holder_v<Object> || is_shared_module<Object>::value) {
-      save_module(*object_, state);
+    if constexpr (kIsModule) {
+      save_module(module_of(object_), state);
     } else {
-      const Object& object = object_;
-      object.save(state);
+      std::as_const(object_).save(state);
     }
   }
   void load(const StateDict& state) override {
-    if constexpr (std::is_base_of_v<torch::nn::Module, Object>) {
-      load_module(object_, state);
-    } else if constexpr (is_module_holder_v<Object> || is_shared_module<Object>::value) {
-      load_module(*object_, state);
+    if constexpr (kIsModule) {
+      load_module(module_of(object_), state);
     } else {
       object_.load(state);
     }
   }
 
  private:
+  static constexpr bool kIsModule = is_model_v<Object> && !is_script_v<Object>;
   Object& object_;
 };
 
