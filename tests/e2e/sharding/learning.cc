@@ -122,6 +122,32 @@ void accumulation_without_sync(Accelerator& accelerator) {
   expect_near_models(accelerator, pair.net, pair.reference, kWeight);
 }
 
+// A second backward adds to what the first has left, although the first used only a part of a unit.
+void backwards_of_different_parts(Accelerator& accelerator) {
+  Pair pair(accelerator, adamw());
+  const auto first_layers = [](Tower& net, const Batch& batch) {
+    return net->in->forward(net->tokens->forward(batch.tokens)).square().mean();
+  };
+  for (int step = 0; step < 3; ++step) {
+    pair.optimizer->zero_grad();
+    pair.reference_optimizer->zero_grad();
+    const Batch joined = joined_batch(step, kTowerRows);
+    const Batch mine = own_part(joined, accelerator.rank(), accelerator.world_size());
+    first_layers(pair.reference, joined).backward();
+    tower_loss(pair.reference, joined).backward();
+    accelerator.backward(first_layers(pair.net, mine));
+    accelerator.backward(tower_loss(pair.net, mine));
+    for (const auto& name : {"in.weight", "tokens.weight", "out.weight", "norm.bias"}) {
+      expect_near(accelerator.gradient(pair.net->named_parameters()[name]),
+                  pair.reference->named_parameters()[name].grad(), 1e-6,
+                  std::string("the sum of two gradients of ") + name);
+    }
+    pair.optimizer->step();
+    pair.reference_optimizer->step();
+  }
+  expect_near_models(accelerator, pair.net, pair.reference, kWeight);
+}
+
 // Needs training.gradient_accumulation_steps = 2. each: training.sync_each_batch is set too.
 void accumulate(Accelerator& accelerator, bool each) {
   Pair pair(accelerator, adamw());
@@ -325,6 +351,7 @@ std::vector<Check> learning_checks() {
       {"values_are_clipped", values_are_clipped},
       {"groups_keep_their_options", groups_keep_their_options},
       {"accumulation_without_sync", accumulation_without_sync},
+      {"backwards_of_different_parts", backwards_of_different_parts},
       {"accumulate_two", accumulate_two, true},
       {"accumulate_two_in_step", accumulate_two_in_step, true},
       {"frozen_stays", frozen_stays},
