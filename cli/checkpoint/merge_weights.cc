@@ -8,12 +8,12 @@
 #include <optional>
 #include <string>
 
+#include "base/text.h"
 #include "base/units.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/folders.h"
 #include "cli/checkpoint/find_checkpoint.h"
 #include "cli/text/command.h"
-#include "cli/text/words.h"
 #include "weights/open_weights.h"
 #include "weights/write_weights.h"
 
@@ -27,7 +27,7 @@ constexpr Option kShardSize = {
 size_t model_of(const Arguments& arguments) {
   constexpr size_t kMaxModels = 1'000'000;
   const std::string text = arguments.value("--model", "0");
-  const auto model = number_of<size_t>(text);
+  const auto model = to_number<size_t>(text);
   if (!model || *model > kMaxModels)
     arguments.refuse(fmt::format("--model must be a number, counted from 0, not '{}'", text),
                      "--model");

@@ -9,7 +9,6 @@
 
 #include "base/text.h"
 #include "cli/config/config_import.h"
-#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "cli/text/words.h"
 #include "config/schema.h"
 
 namespace coupler::cli {

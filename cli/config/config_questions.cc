@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/text.h"
 #include "cli/config/prompt.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/text_values.h"
-#include "cli/text/words.h"
 #include "estimate/settings.h"
 #include "plugin/plugin.h"
 
@@ -16,7 +16,7 @@ namespace coupler::cli {
 namespace {
 
 std::string whole_number_problem(const std::string& text) {
-  return number_of<int>(text).value_or(0) >= 1
+  return to_number<int>(text).value_or(0) >= 1
              ? ""
              : fmt::format("'{}' is not a whole number of at least 1.", text);
 }

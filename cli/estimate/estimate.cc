@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/checkpoint/find_checkpoint.h"
 #include "cli/estimate/estimate_program.h"
 #include "cli/estimate/estimate_report.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
-#include "cli/text/words.h"
 #include "config/value.h"
 #include "estimate/settings.h"
 #include "estimate/transformer.h"
@@ -33,7 +33,7 @@ EstimateRequest read_estimate_request(const Arguments& arguments) {
   request.disk = arguments.value("--disk", "/scratch");
   if (arguments.has("--world")) {
     const std::string text = arguments.value("--world");
-    request.world_size = number_of<int64_t>(text).value_or(0);
+    request.world_size = to_number<int64_t>(text).value_or(0);
     if (request.world_size < 1 || request.world_size > 65536)
       arguments.refuse(
           fmt::format("--world is '{}' but must be a whole number from 1 to 65536", text),

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
 #include "cli/launch/launch_options.h"
-#include "cli/text/words.h"
 #include "config/validate.h"
 
 namespace coupler::cli {

@@ -16,7 +16,6 @@
 #include "base/error.h"
 #include "base/network.h"
 #include "base/text.h"
-#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {
@@ -30,7 +29,7 @@ namespace {
 }
 
 int read_slots(const std::string& place, const std::string& text, const std::string& word) {
-  const auto slots = number_of<int>(text);
+  const auto slots = to_number<int>(text);
   if (!slots || *slots < 1) {
     fail_line(place,
               fmt::format("'{}' is not a number of processes (1 or more) in '{}'", text, word));

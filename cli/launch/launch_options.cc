@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "cli/text/words.h"
+#include "base/text.h"
 #include "config/value.h"
 
 namespace coupler::cli {
@@ -146,7 +146,7 @@ void fail_usage(const std::string& message, const std::string& subject, const st
 
 int parse_number(const std::string& text, int least, int most, const std::string& word,
                  const std::string& meaning) {
-  const auto number = number_of<int>(text);
+  const auto number = to_number<int>(text);
   if (!number || *number < least || *number > most) {
     fail_usage(
         fmt::format("{}: '{}' is not a valid {} ({} to {})", word, text, meaning, least, most),

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "cli/text/words.h"
+#include "base/text.h"
 
 namespace coupler::cli {
 namespace {
@@ -49,7 +49,7 @@ std::string start_key(int rank) { return fmt::format("{}{}", kStartPrefix, rank)
 std::string exit_key(int rank) { return fmt::format("{}{}", kEndPrefix, rank); }
 
 std::optional<int> rank_in(std::string_view prefix, std::string_view key) {
-  return key.starts_with(prefix) ? number_of<int>(key.substr(prefix.size())) : std::nullopt;
+  return key.starts_with(prefix) ? to_number<int>(key.substr(prefix.size())) : std::nullopt;
 }
 
 std::string encode(const RankExit& end) {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/process.h"
+#include "base/text.h"
 #include "cli/launch/mpi_folder.h"
 #include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
@@ -30,7 +31,6 @@
 #include "cli/process/child_loop.h"
 #include "cli/process/output_relay.h"
 #include "cli/text/command.h"
-#include "cli/text/words.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
 #include "store/client.h"
@@ -87,7 +87,7 @@ class Orders {
         for (int number = 0;;) {
           if (const auto text = store.get(order_key(number), 1h)) {
             ++number;
-            push(number_of<int>(*text).value_or(0));
+            push(to_number<int>(*text).value_or(0));
           }
         }
       } catch (const Error&) {

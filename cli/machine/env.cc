@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "cli/machine/resource_limits.h"
 #include "cli/machine/system_info.h"
 #include "cli/machine/torch_info.h"
@@ -21,7 +22,6 @@
 #include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
-#include "cli/text/words.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "cli/text/words.h"
+#include "base/text.h"
 
 namespace coupler::cli {
 
@@ -30,7 +30,7 @@ std::optional<std::string> first_line_of(const std::string& file) {
 
 std::optional<uint64_t> number_in(const std::string& file) {
   const auto line = first_line_of(file);
-  return line ? number_of<uint64_t>(*line) : std::nullopt;
+  return line ? to_number<uint64_t>(*line) : std::nullopt;
 }
 
 std::optional<std::string> value_in(const std::string& file, std::string_view start) {

@@ -13,7 +13,6 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/machine/text_values.h"
-#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {

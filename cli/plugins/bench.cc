@@ -19,7 +19,6 @@
 #include "cli/process/capture_output.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
-#include "cli/text/words.h"
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
 #include "rendezvous/job_file.h"
@@ -209,7 +208,7 @@ db_dtype parse_dtype(const std::string& text) {
 }
 
 double parse_seconds(const std::string& text) {
-  const auto seconds = number_of<double>(text);
+  const auto seconds = to_number<double>(text);
   if (!seconds || !(*seconds > 0) || *seconds > 3600) {
     fail_option(fmt::format("--seconds: '{}' is not a valid time", text), "--seconds",
                 "give a number above 0 and at most 3600");

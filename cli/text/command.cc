@@ -9,9 +9,9 @@
 #include <optional>
 #include <sstream>
 
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/text/pages.h"
-#include "cli/text/words.h"
 
 namespace coupler::cli {
 namespace {

@@ -17,7 +17,6 @@
 #include "base/text.h"
 #include "cli/text/command.h"
 #include "cli/text/pages.h"
-#include "cli/text/words.h"
 #include "config/config.h"
 #include "config/schema.h"
 #include "plugin/plugin.h"

@@ -58,6 +58,13 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string lower(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
 std::optional<std::string> json_string(std::string_view text) {
   // Nearly all names: no need for a JSON value.
   if (std::all_of(text.begin(), text.end(),

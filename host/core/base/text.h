@@ -1,10 +1,13 @@
-// Text from untrusted files. Pure functions, any thread.
+// Text: from untrusted files, and what users, variables and the kernel write. Pure functions, any
+// thread.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace coupler {
@@ -18,6 +21,17 @@ bool valid_utf8(std::string_view bytes);
 
 // The parts of a text such as "a,b": always one more than there are separators.
 std::vector<std::string> split(std::string_view text, char separator);
+
+std::string lower(std::string text);  // ASCII letters only
+
+// The number that the text is, from its first to its last character.
+template <typename Number>
+std::optional<Number> to_number(std::string_view text) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  return status == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+}
 
 // The text as a quoted JSON string that escapes only what it must. Nothing if it is not valid
 // UTF-8.

@@ -3,7 +3,6 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -147,9 +146,8 @@ std::string_view TorchArchive::small_entry(std::string_view name, uint64_t most)
 void TorchArchive::check_version() const {
   std::string_view text = small_entry("version", kMaxSmallEntry);
   if (text.ends_with('\n')) text.remove_suffix(1);
-  int version = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
-  if (error != std::errc{} || end != text.data() + text.size() || version < 1)
+  const int version = to_number<int>(text).value_or(0);
+  if (version < 1)
     fail(fmt::format("its version is '{}', which is not a number", for_message(text)));
   if (version > kNewestVersion)
     throw Error(ErrorCode::kUnsupported,

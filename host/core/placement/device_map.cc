@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -56,8 +55,8 @@ MapDevice::MapDevice(std::string_view name) : index_(static_cast<int>(Place::kCp
   }
   std::string_view digits = name;
   if (digits.starts_with("cuda:")) digits.remove_prefix(5);
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index_);
-  if (error != std::errc() || end != digits.data() + digits.size() || index_ < 0)
+  index_ = to_number<int>(digits).value_or(-1);
+  if (index_ < 0)
     fail_argument(fmt::format("'{}' is not a device", for_message(name)), for_message(name),
                   "give the number of an accelerator from 0, \"cpu\" or \"disk\"");
 }

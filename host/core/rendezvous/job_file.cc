@@ -6,9 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <string>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/file_descriptor.h"
@@ -36,11 +34,9 @@ std::optional<JobAddress> parse_job_file(std::string_view text) {
   JobAddress job;
   job.host = lines[1];
   job.tls = lines[4] == "tls";
-  const auto* end = lines[2].data() + lines[2].size();
-  const auto [stop, status] = std::from_chars(lines[2].data(), end, job.port);
+  job.port = to_number<int>(lines[2]).value_or(-1);
   const bool is_port = store::is_local(job.host) ? job.port == 0 : job.port > 0 && job.port < 65536;
-  const bool good = status == std::errc() && stop == end && is_port &&
-                    from_hex(lines[3], job.secret) && (lines[4] == "plain" || job.tls);
+  const bool good = is_port && from_hex(lines[3], job.secret) && (lines[4] == "plain" || job.tls);
   return good ? std::optional(job) : std::nullopt;
 }
 

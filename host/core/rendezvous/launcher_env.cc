@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdint>
 #include <string_view>
 
@@ -14,11 +13,8 @@ namespace {
 
 // nullopt if the whole text is not a number of at least `least`.
 std::optional<int> whole_number(std::string_view text, int least) {
-  int number = 0;
-  const auto* end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, number);
-  return status == std::errc() && stop == end && number >= least ? std::optional(number)
-                                                                 : std::nullopt;
+  const auto number = to_number<int>(text);
+  return number && *number >= least ? number : std::nullopt;
 }
 
 // Whether srun started this process as a task of a step. The shell of sbatch and salloc has the
@@ -26,12 +22,9 @@ std::optional<int> whole_number(std::string_view text, int least) {
 // step is missing, or is one of the numbers that Slurm reserves for the batch shell (-5, formerly
 // -2), the interactive shell (-6) and other helpers.
 bool is_task_of_a_step(const EnvironmentLookup& lookup) {
-  const auto step = lookup("SLURM_STEP_ID");
-  uint64_t number = 0;
-  const auto* end = step.data() + step.size();
-  const auto [stop, status] = std::from_chars(step.data(), end, number);
   constexpr uint64_t kFirstReserved = 0xfffffff0;
-  return status == std::errc() && stop == end && number < kFirstReserved;
+  const auto step = to_number<uint64_t>(lookup("SLURM_STEP_ID"));
+  return step && *step < kFirstReserved;
 }
 
 bool applies(const EnvironmentLookup& lookup, const LauncherRow& row) {

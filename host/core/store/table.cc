@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <utility>
 
+#include "base/text.h"
 #include "store/wire.h"
 
 namespace coupler::store {
@@ -94,15 +94,12 @@ void StoreTable::count_in(std::string_view key, Woken& woken) {
     return;
   }
   const auto rolls = rank_waiters_.find(std::string(key.substr(0, slash)));
-  uint32_t rank = 0;
-  const char* end = key.data() + key.size();
-  const auto [stop, status] = std::from_chars(key.data() + slash + 1, end, rank);
+  const auto rank = to_number<uint32_t>(key.substr(slash + 1));
   // "01" is not a rank: every rank has one key.
-  if (rolls == rank_waiters_.end() || status != std::errc() || stop != end ||
-      std::to_string(rank) != key.substr(slash + 1)) {
+  if (rolls == rank_waiters_.end() || !rank || std::to_string(*rank) != key.substr(slash + 1)) {
     return;
   }
-  for (auto roll = rolls->second.upper_bound(rank); roll != rolls->second.end();) {
+  for (auto roll = rolls->second.upper_bound(*rank); roll != rolls->second.end();) {
     if (--roll->second.missing > 0) {
       ++roll;
       continue;

@@ -4,7 +4,6 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <iterator>
@@ -14,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "track/file_trackers.h"
 
 namespace coupler::track {
@@ -55,9 +55,8 @@ std::string authorization() {
 std::chrono::milliseconds request_timeout() {
   const std::string text = environment_value("MLFLOW_HTTP_REQUEST_TIMEOUT");
   if (text.empty()) return std::chrono::seconds(10);
-  int seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || seconds < 1) {
+  const int seconds = to_number<int>(text).value_or(0);
+  if (seconds < 1) {
     fail_config(fmt::format("MLFLOW_HTTP_REQUEST_TIMEOUT is '{}'", text),
                 "MLFLOW_HTTP_REQUEST_TIMEOUT", "set it to a number of seconds");
   }

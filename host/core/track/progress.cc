@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/status_line.h"
+#include "base/text.h"
 
 namespace coupler {
 namespace {
@@ -126,11 +126,8 @@ constexpr int kDefaultColumns = 80;
 
 // The width given by COUPLER_TERMINAL; 0 if it is unset or not a number.
 int columns_from_environment() {
-  const std::string text = environment_value("COUPLER_TERMINAL");
-  int columns = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && columns > 0 ? std::min(columns, 1000) : 0;
+  const auto columns = to_number<int>(environment_value("COUPLER_TERMINAL"));
+  return std::clamp(columns.value_or(0), 0, 1000);
 }
 
 // Whether bars are drawn on standard error, printed as plain lines, or neither: depends on standard

@@ -2,12 +2,12 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <string>
 
 #include "base/log.h"
+#include "base/process.h"
 
 namespace coupler {
 namespace {
@@ -41,9 +41,7 @@ Preemption::~Preemption() {
 }
 
 void Preemption::watch() {
-  sigset_t all;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  block_signals();
   try {
     while (!store_->get(kWord, kPatience)) {
       if (stop_.load()) return;

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
@@ -18,6 +17,7 @@
 
 #include "base/durable_file.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/units.h"
 
 namespace coupler::residency {
@@ -180,9 +180,7 @@ void DiskSource::write_back(size_t unit, BufferPool::Buffer memory) {
 }
 
 void DiskSource::work() {
-  sigset_t all;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the program's threads
+  block_signals();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return !waiting_.empty() || over_; });

@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "cli/launch/launch_options.h"
 #include "cli/text/pages.h"
-#include "cli/text/words.h"
 #include "refusal.h"
 
 namespace coupler::cli {
