@@ -18,7 +18,7 @@ std::string without(const std::string& text, bool (*unwanted)(char32_t)) {
   });
 }
 
-std::string lower(const std::string& text) {
+std::string unicode_lower(const std::string& text) {
   return unicode::map(text,
                       [](char32_t code, std::string& out) { unicode::append_lower(out, code); });
 }
@@ -50,7 +50,7 @@ Normalizer bert(const JsonObject& description) {
     if (ideographs) text = with_ideographs_apart(text);
     if (accents)
       text = without(unicode::normalized(text, unicode::Form::kNfd), unicode::is_nonspacing_mark);
-    return lowercase ? lower(text) : text;
+    return lowercase ? unicode_lower(text) : text;
   };
 }
 
@@ -209,7 +209,7 @@ Normalizer make_normalizer(const std::optional<JsonObject>& description) {
     if (type == name)
       return [form = form](const std::string& text) { return unicode::normalized(text, form); };
   }
-  if (type == "Lowercase") return lower;
+  if (type == "Lowercase") return unicode_lower;
   if (type == "StripAccents")
     return [](const std::string& text) { return without(text, unicode::is_mark); };
   if (type == "Strip")

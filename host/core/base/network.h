@@ -49,7 +49,7 @@ std::string address_text(const std::string& host, int port);
 // A host's addresses for TCP, with the port; a null list: none known.
 struct HostAddresses {
   struct Free {
-    void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+    void operator()(addrinfo* first) const { ::freeaddrinfo(first); }
   };
   std::unique_ptr<addrinfo, Free> list;
   std::string failure;  // why the list is null
