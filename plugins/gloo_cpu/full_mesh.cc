@@ -185,7 +185,8 @@ Failure FullMeshBuilder::not_listening(int32_t rank, const Address& address) {
       DB_ERR_PEER_LOST,
       "gloo_cpu: " + rank_text(rank) + " exited while connecting" +
           (target.over_network ? "" : ", or runs on another machine (then set backend.interface)") +
-          ": no process listens at " + address.text(),
+          ": no process listens at " + address.text() +
+          (target.problem.empty() ? "" : "; the attempt before failed, too: " + target.problem),
       0, rank, ECONNREFUSED);
 }
 

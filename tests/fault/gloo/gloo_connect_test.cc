@@ -138,9 +138,10 @@ TEST(GlooConnect, RanksThatDisagreeOnTheirNumber_AreTold) {
   EXPECT_TRUE(contains(results[1].message, "a different number of ranks")) << results[1].message;
 }
 
+// Rank 0 waits longer, so that it does not leave first.
 TEST(GlooConnect, RankWithAnotherSecret_IsNotTaken) {
   const auto results = run_ranks(
-      {{.timeout_ns = 1'000'000'000}, {.secret = "a guess", .timeout_ns = 1'000'000'000}});
+      {{.timeout_ns = 2'000'000'000}, {.secret = "a guess", .timeout_ns = 1'000'000'000}});
   EXPECT_EQ(results[0].created, DB_ERR_TIMEOUT) << results[0].message;
   EXPECT_EQ(results[1].created, DB_ERR_TIMEOUT) << results[1].message;
   EXPECT_EQ(results[1].failed_rank, 0);
