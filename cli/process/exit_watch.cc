@@ -31,6 +31,7 @@ void ExitWatch::add(size_t number, int process) {
 std::vector<size_t> ExitWatch::take() {
   std::array<epoll_event, 64> ready;
   std::vector<size_t> numbers;
+  numbers.reserve(ready.size());
   const int count = ::epoll_wait(ends_.get(), ready.data(), ready.size(), 0);
   for (int i = 0; i < count; ++i) {
     numbers.push_back(ready[static_cast<size_t>(i)].data.u64);
