@@ -259,7 +259,7 @@ void check_sha256(const std::string& path, int fd, const std::string& wanted) {
 
 std::string check_plugin_file(const std::string& path, const std::string& sha256) {
   std::error_code failed;
-  const std::string real = std::filesystem::canonical(path, failed).string();
+  std::string real = std::filesystem::canonical(path, failed).string();
   if (failed) {
     refuse_plugin(path, fmt::format("cannot be opened: {}", failed.message()),
                   "check backend.use; a string with a slash is the path of a plugin's file");
