@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <regex>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -28,6 +27,22 @@ namespace fs = std::filesystem;
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 // The suffix of a file until all are on the disk.
 constexpr std::string_view kBeside = ".new";
+constexpr size_t kDigits = 5;
+
+// Removes leading digits.
+bool take_number(std::string_view& text) {
+  const auto* end =
+      std::find_if_not(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const auto count = static_cast<size_t>(end - text.begin());
+  text.remove_prefix(count);
+  return count >= kDigits;
+}
+
+bool take(std::string_view& text, std::string_view word) {
+  if (!text.starts_with(word)) return false;
+  text.remove_prefix(word.size());
+  return true;
+}
 
 void refuse_folder(const std::string& path) {
   std::error_code error;
@@ -45,8 +60,10 @@ void write_whole(const std::string& path, const std::string& text) {
 }  // namespace
 
 bool is_weight_file(const std::string& name) {
-  static const std::regex numbered("model-[0-9]{5,}-of-[0-9]{5,}\\.safetensors");
-  return name == "model.safetensors" || name == kIndexName || std::regex_match(name, numbered);
+  if (name == "model.safetensors" || name == kIndexName) return true;
+  std::string_view rest = name;
+  return take(rest, "model-") && take_number(rest) && take(rest, "-of-") && take_number(rest) &&
+         rest == ".safetensors";
 }
 
 WeightTarget::WeightTarget(std::string folder, formats::WeightFiles files, bool alone)
