@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "tensors/tensor_ops.h"
+
 namespace coupler::pipelining {
 namespace {
 
@@ -249,10 +251,8 @@ namespace {
 
 // The abort error of an aborted communicator: that of the first rank that failed.
 Error first_error(comm::Communicator& aborted) {
-  db_op op{};
-  op.kind = DB_BARRIER;
   try {
-    aborted.run(op);
+    aborted.run(tensors::host_op(DB_BARRIER));
   } catch (const Error& error) {
     return error;
   }
