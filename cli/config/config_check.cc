@@ -45,7 +45,7 @@ void check_options(const config::Config& config) {
   } catch (const Error&) {
     return;  // one process needs none; `coupler plugins` reports why it cannot be used
   }
-  const bool wraps = (plugin->table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+  const bool wraps = plugin->can(DB_CAP_NEEDS_BASE);
   const comm::PluginOptions options(plugin->table(), config.backend, wraps ? "base" : "");
 }
 
@@ -224,7 +224,7 @@ class RankCheck {
 
   bool moves_devices_only(const plugin::Plugin& plugin,
                           const config::BackendConfig& backend) const {
-    const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+    const bool wraps = plugin.can(DB_CAP_NEEDS_BASE);
     config::BackendConfig below = backend;
     if (wraps) {
       below.use = comm::base_option(plugin.name(), backend);
@@ -233,13 +233,13 @@ class RankCheck {
       if (below.use.empty() || below.use == "auto") return false;
     }
     const plugin::Plugin transport = wraps ? plugin::Plugin::load(below) : plugin;
-    return (transport.table().capabilities & DB_CAP_HOST_MEMORY) == 0;
+    return !transport.can(DB_CAP_HOST_MEMORY);
   }
 
   // Switches a wrapper to a transport for host memory if there is one: its options can be checked
   // over any.
   static bool stands_on_host_memory(const plugin::Plugin& plugin, config::BackendConfig& backend) {
-    if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) == 0) return false;
+    if (!plugin.can(DB_CAP_NEEDS_BASE)) return false;
     std::string base;
     try {
       base = plugin::resolve_auto(backend, plugin::MpiLaunch::kTooLate, /*on_host=*/true);

@@ -79,7 +79,7 @@ std::vector<KeyRow> backend_rows(const config::BackendConfig& backend) {
   const std::string table = "backend." + plugin.name() + ".";
   std::vector<KeyRow> rows;
   // Wrappers do not declare `base`, because the host consumes it.
-  if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
+  if (plugin.can(DB_CAP_NEEDS_BASE)) {
     rows.push_back({.name = table + "base",
                     .type = "string",
                     .default_to = "\"auto\"",

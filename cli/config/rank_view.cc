@@ -99,7 +99,7 @@ class Detector {
   void backend() {
     config::BackendConfig backend = config_.backend;
     const plugin::Plugin plugin = plugin::Plugin::load(backend);
-    const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+    const bool wraps = plugin.can(DB_CAP_NEEDS_BASE);
     const comm::PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
     view_.backend = probed(plugin);
     plugin::Plugin transport = plugin;
@@ -114,7 +114,7 @@ class Detector {
       const comm::PluginOptions of_base(transport.table(), backend);
       view_.backend += " over " + probed(transport);
     }
-    if ((transport.table().capabilities & DB_CAP_HOST_MEMORY) == 0) gpu(transport);
+    if (!transport.can(DB_CAP_HOST_MEMORY)) gpu(transport);
   }
 
   std::string probed(const plugin::Plugin& plugin) {

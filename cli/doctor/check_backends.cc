@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/system_info.h"
-#include "cli/process/capture_output.h"
 #include "cli/text/output.h"
 #include "comm/raw_communicator.h"
 #include "plugin/plugin.h"
@@ -69,7 +69,7 @@ Finding planned(const config::Config& config) {
     config::BackendConfig backend = config.backend;
     backend.use = plan.use;
     const plugin::Plugin plugin = plugin::Plugin::load(backend);
-    const bool wraps = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+    const bool wraps = plugin.can(DB_CAP_NEEDS_BASE);
     const comm::PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
     return {Level::kOk, fmt::format("{}: processes would use {}{}", named, plan.use,
                                     plan.transport == plan.use ? "" : " over " + plan.transport)};

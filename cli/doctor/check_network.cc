@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file_descriptor.h"
 #include "base/network.h"
+#include "base/process.h"
 #include "cli/doctor/checks.h"
 #include "cli/process/capture_output.h"
 #include "cli/text/output.h"

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/process.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/resource_limits.h"
 #include "cli/machine/text_values.h"
-#include "cli/process/capture_output.h"
 #include "cli/text/output.h"
 
 namespace coupler::cli {

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "cli/process/capture_output.h"
+#include "base/process.h"
 #include "cli/text/output.h"
 
 namespace coupler::cli {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "base/process.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"

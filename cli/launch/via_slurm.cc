@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/process.h"
 #include "cli/launch/launch_modes.h"
-#include "cli/process/capture_output.h"
 
 namespace coupler::cli {
 

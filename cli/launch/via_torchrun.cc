@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include "base/process.h"
 #include "cli/launch/launch_modes.h"
-#include "cli/process/capture_output.h"
 
 namespace coupler::cli {
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "base/process.h"
 #include "base/units.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/text_values.h"

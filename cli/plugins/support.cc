@@ -57,8 +57,7 @@ class SingleRankCommunicator {
                                                    : named);
       base_ = std::make_unique<SingleRankCommunicator>(*base_plugin_, backend);
       memory_ = base_->memory_;
-    } else if ((table.capabilities & DB_CAP_CUDA_MEMORY) != 0 &&
-               (table.capabilities & DB_CAP_HOST_MEMORY) == 0) {
+    } else if (plugin.can(DB_CAP_CUDA_MEMORY) && !plugin.can(DB_CAP_HOST_MEMORY)) {
       memory_ = DB_MEMORY_CUDA;
     }
     create(plugin, backend);
@@ -87,9 +86,7 @@ class SingleRankCommunicator {
   }
 
  private:
-  static bool wraps(const plugin::Plugin& plugin) {
-    return (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
-  }
+  static bool wraps(const plugin::Plugin& plugin) { return plugin.can(DB_CAP_NEEDS_BASE); }
 
   void create(const plugin::Plugin& plugin, const config::BackendConfig& backend) {
     const db_base base = {.struct_size = sizeof(db_base),
@@ -166,10 +163,9 @@ Support support_of(const std::string& use, const config::BackendConfig& backend)
     const SingleRankCommunicator communicator(plugin, backend);
     support.base = communicator.base();
     support.memory = communicator.memory();
-    const uint64_t can = plugin.table().capabilities;
-    support.splits = (can & DB_CAP_SPLIT) != 0 && communicator.splits();
-    support.aborts = (can & DB_CAP_ABORT) != 0;
-    support.streams = (can & DB_CAP_STREAM_ORDERED) != 0 && communicator.memory() == DB_MEMORY_CUDA;
+    support.splits = plugin.can(DB_CAP_SPLIT) && communicator.splits();
+    support.aborts = plugin.can(DB_CAP_ABORT);
+    support.streams = plugin.can(DB_CAP_STREAM_ORDERED) && communicator.memory() == DB_MEMORY_CUDA;
     ask(communicator, support);
   } catch (const Error& error) {
     support.problem = without_hint(error.what());

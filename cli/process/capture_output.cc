@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -79,12 +78,6 @@ int wait_until(pid_t pid, Clock::time_point end) {
   return status;
 }
 
-bool is_program(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
-         ::access(path.c_str(), X_OK) == 0;
-}
-
 [[noreturn]] void fail_start(const std::string& name, const std::string& what,
                              const std::string& hint) {
   throw Error(ErrorCode::kUsage, fmt::format("the program '{}' {}", name, what),
@@ -108,17 +101,6 @@ std::optional<std::string> capture_output(const std::vector<std::string>& argv,
   }
   close(ends[0]);
   return text;
-}
-
-std::string find_in_path(const std::string& program) {
-  const std::string path = environment_value("PATH");
-  for (size_t begin = 0, end = 0; begin < path.size(); begin = end + 1) {
-    end = std::min(path.find(':', begin), path.size());
-    const std::string folder = path.substr(begin, end - begin);
-    std::string file = (folder.empty() ? "." : folder) + "/" + program;
-    if (is_program(file)) return file;
-  }
-  return "";
 }
 
 std::string find_program(const std::string& name) {

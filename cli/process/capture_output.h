@@ -14,9 +14,6 @@ namespace coupler::cli {
 std::optional<std::string> capture_output(const std::vector<std::string>& argv,
                                           std::chrono::milliseconds deadline);
 
-// The first executable file of that name in PATH; "" if there is none.
-std::string find_in_path(const std::string& program);
-
 // The path of a program: `name` itself if it has a slash, else as found in PATH. Throws
 // Error(kUsage) naming the program and the problem.
 std::string find_program(const std::string& name);

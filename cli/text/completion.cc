@@ -79,7 +79,7 @@ void add_backend_options(Candidates& result, const std::string& begun) {
   if (backend.use.find('/') != std::string::npos) return;
   try {
     const plugin::Plugin plugin = plugin::Plugin::load(backend);
-    if ((plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
+    if (plugin.can(DB_CAP_NEEDS_BASE)) {
       if (begun.starts_with(table + "base=")) return add_backends(result, table + "base=", true);
       result.emplace_back(table + "base=", "the transport it runs on");
     }

@@ -121,12 +121,8 @@ void WriteBehind::work() {
   }
 }
 
-// Not every file system supports it, and some report that only on write.
-void WriteBehind::set_direct(bool direct) {
-  const int flags = ::fcntl(file_, F_GETFL);
-  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
-  direct_ = flags >= 0 && ::fcntl(file_, F_SETFL, wanted) == 0 && direct;
-}
+// The file starts without it.
+void WriteBehind::set_direct(bool direct) { direct_ = set_direct_io(file_, direct) && direct; }
 
 int WriteBehind::write_block(const char* data, size_t size) {
   for (size_t done = 0; done < size;) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "base/error.h"
 
@@ -20,6 +21,21 @@ bool write_fully(int fd, std::string_view text) {
     text.remove_prefix(static_cast<size_t>(written));
   }
   return true;
+}
+
+UniqueFd open_unnamed(const std::string& folder) {
+  UniqueFd file(::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+  if (file || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  std::string path = folder + "/.coupler-XXXXXX";
+  file.reset(::mkostemp(path.data(), O_CLOEXEC));
+  if (file) ::unlink(path.c_str());
+  return file;
+}
+
+bool set_direct_io(int fd, bool direct) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  return flags >= 0 && wanted != flags && ::fcntl(fd, F_SETFL, wanted) == 0;
 }
 
 std::string read_private_file(const std::string& name, const std::string& path, size_t most,

@@ -1,5 +1,5 @@
-// UniqueFd: owns one file descriptor. As thread-safe as an int. Plain functions that write to one
-// and read a private file. [any-thread]
+// UniqueFd: owns one file descriptor. As thread-safe as an int. Plain functions that open, write
+// and read files. [any-thread]
 #pragma once
 
 #include <unistd.h>
@@ -40,6 +40,14 @@ class UniqueFd {
 
 // Writes all of the text to a blocking descriptor; false, and errno, if that fails.
 bool write_fully(int fd, std::string_view text);
+
+// A new file in the folder, to read and write, that no one else can open and that ends with its
+// descriptor. None, and errno, if that fails.
+UniqueFd open_unnamed(const std::string& folder);
+
+// Whether reads and writes bypass the page cache from now on. Returns whether that changed
+// anything: not every file system supports it, and some report that only on a transfer (EINVAL).
+bool set_direct_io(int fd, bool direct);
 
 // Reads at most `most` bytes of a regular file that this user (or root) owns and no one else may
 // read: one that holds a secret. Throws Error(kConfig) "<name> <path> …" saying what is wrong;

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/file_descriptor.h"
+#include "base/text.h"
 
 namespace coupler {
 
@@ -79,6 +80,22 @@ void block_signals() {
 std::string environment_value(const char* name) {
   const char* text = std::getenv(name);
   return text == nullptr ? "" : text;
+}
+
+bool is_program(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+std::string find_in_path(const std::string& program) {
+  const std::string path = environment_value("PATH");
+  if (path.empty()) return "";
+  for (const std::string& folder : split(path, ':')) {
+    std::string file = (folder.empty() ? "." : folder) + "/" + program;
+    if (is_program(file)) return file;
+  }
+  return "";
 }
 
 }  // namespace coupler

@@ -1,5 +1,5 @@
-// ProcessIdentity: identifies one process for good; a process id alone is reused. Plain values and
-// functions, [any-thread].
+// ProcessIdentity: identifies one process for good; a process id alone is reused. What this process
+// knows of itself, and where programs are. Plain values and functions, [any-thread].
 #pragma once
 
 #include <cstdint>
@@ -43,5 +43,11 @@ void block_signals();
 
 // An environment variable's value; "" if it is not set. [any-thread] while no thread sets any.
 std::string environment_value(const char* name);
+
+// Whether it is a file that this user may execute.
+bool is_program(const std::string& path);
+
+// The first executable file of that name in PATH; "" if there is none.
+std::string find_in_path(const std::string& program);
 
 }  // namespace coupler

@@ -233,7 +233,7 @@ plugin::Plugin load_base(const CommunicatorOptions& options) {
         plugin::resolve_auto(backend, rendezvous::mpi_launch_of(options.process), on_host);
   }
   plugin::Plugin base = plugin::Plugin::load(backend);
-  if ((base.table().capabilities & DB_CAP_NEEDS_BASE) != 0) {
+  if (base.can(DB_CAP_NEEDS_BASE)) {
     fail_config(fmt::format("backend.{}.base = '{}': that backend itself needs a base; a base must "
                             "be a transport",
                             wrapper, backend.use),

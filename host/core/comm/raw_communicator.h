@@ -89,7 +89,7 @@ class RawCommunicator {
   const plugin::Plugin& plugin() const { return plugin_; }
   db_communicator* get() const { return communicator_; }
   const db_communicator_functions& functions() const { return *communicator_->functions; }
-  bool can(uint64_t capability) const { return (plugin_.table().capabilities & capability) != 0; }
+  bool can(uint64_t capability) const { return plugin_.can(capability); }
   // Whether abort frees a thread that is stuck in it; a wrapper is limited by its base.
   bool can_abort() const;
   // Whether operations on that memory may be submitted; a base must take it, too.

@@ -1,6 +1,6 @@
 // Simulates a step's log as one rank of a job would run it: in addition to the program's own
-// tensors, it takes and gives back what host/strategy, residency, offload and optim do. Pure
-// functions.
+// tensors, it takes and gives back what strategy, residency, activations and optim of host/torch
+// do. Pure functions.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,5 @@
 #include <coupler/device_map.h>
 #include <coupler/error.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -93,22 +92,10 @@ double copying_rate(const Memory& memory) {
               {.subject = folder, .hint = "give a folder on the disk used for offloading"});
 }
 
-// A file without a name, or one that is unlinked at once: nothing to clean up after a crash.
-UniqueFd temporary_file(const std::string& folder) {
-  UniqueFd file(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (file.get() >= 0) return file;
-  std::string path = folder + "/coupler-rates-XXXXXX";
-  UniqueFd named(mkostemp(path.data(), O_CLOEXEC));
-  if (named.get() < 0) fail_file(folder, "cannot create");
-  unlink(path.c_str());
-  return named;
-}
-
 double disk_rate(const std::string& folder, const Memory& memory) {
-  const UniqueFd file = temporary_file(folder);
-  // Bypasses the page cache if the file system can; writes do, too, so that nothing is left in it.
-  if (const int flags = fcntl(file.get(), F_GETFL); flags >= 0)
-    fcntl(file.get(), F_SETFL, flags | O_DIRECT);
+  const UniqueFd file = open_unnamed(folder);
+  if (!file) fail_file(folder, "cannot create");
+  set_direct_io(file.get(), true);  // not the speed of the page cache, if the file system can
   char* bytes = reinterpret_cast<char*>(memory.get());
   size_t written = 0;
   const auto begin = Clock::now();

@@ -17,6 +17,8 @@ class Plugin {
   const DistributedBackend& table() const { return *table_; }
   const std::string& path() const { return path_; }  // "" for the built-in "single"
   std::string name() const { return table_->name; }
+  // Whether it has one of these capabilities, DB_CAP_*.
+  bool can(uint64_t capability) const { return (table_->capabilities & capability) != 0; }
 
   // The one-process backend that is part of the host: world 1, host memory, every operation.
   static Plugin single();

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "config/validate.h"
 #include "plugin/plugin.h"
@@ -148,15 +149,6 @@ std::string find_plugin(const std::string& use, const config::BackendConfig& bac
 
 namespace {
 
-// Whether the shell would find the program.
-bool on_path(std::string_view program) {
-  const char* text = std::getenv("PATH");
-  const std::vector<std::string> folders = split(text != nullptr ? text : "/usr/bin:/bin", ':');
-  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
-    return access(fmt::format("{}/{}", folder, program).c_str(), X_OK) == 0;
-  });
-}
-
 // "" if "auto" may take this transport, else why not.
 std::string rejection(const PluginReport& report, MpiLaunch launch, bool on_host) {
   const bool loaded = !report.abi.empty();
@@ -167,7 +159,7 @@ std::string rejection(const PluginReport& report, MpiLaunch launch, bool on_host
     return "mpirun did not start this process";
   }
   if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) && launch == MpiLaunch::kPossible &&
-      !on_path("mpirun.openmpi") && !on_path("mpirun")) {
+      find_in_path("mpirun.openmpi").empty() && find_in_path("mpirun").empty()) {
     return "mpirun is not installed (Debian: openmpi-bin), and this is not an MPI launch";
   }
   return report.usable ? "" : report.reason;
@@ -269,13 +261,11 @@ TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch
 bool needs_mpi_launch(const config::BackendConfig& backend) {
   if (backend.use == "auto") return false;
   const Plugin plugin = Plugin::load(backend);
-  const auto capabilities = plugin.table().capabilities;
-  if ((capabilities & DB_CAP_NEEDS_BASE) == 0) return (capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
+  if (!plugin.can(DB_CAP_NEEDS_BASE)) return plugin.can(DB_CAP_NEEDS_MPI_LAUNCH);
   config::BackendConfig below = backend;
   below.sha256.clear();  // the pin is the wrapper's
   below.use = config::wrapper_base(backend, plugin.name());
-  return below.use != "auto" &&
-         (Plugin::load(below).table().capabilities & DB_CAP_NEEDS_MPI_LAUNCH) != 0;
+  return below.use != "auto" && Plugin::load(below).can(DB_CAP_NEEDS_MPI_LAUNCH);
 }
 
 }  // namespace coupler::plugin

@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "accelerator/checkpoints.h"
-#include "accelerator/current.h"
 #include "accelerator/memory_limit.h"
 #include "accelerator/profile.h"
 #include "activations/activation_offload.h"
@@ -97,7 +96,7 @@ plugin::Plugin choose_plugin(const config::BackendConfig& backend,
         plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process), !device.is_cuda());
   }
   const plugin::Plugin plugin = plugin::Plugin::load(resolved);
-  const bool wrapper = (plugin.table().capabilities & DB_CAP_NEEDS_BASE) != 0;
+  const bool wrapper = plugin.can(DB_CAP_NEEDS_BASE);
   return process.world_size == 1 && !wrapper ? plugin::Plugin::single() : plugin;
 }
 
@@ -203,6 +202,16 @@ strategy::Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model
              "pass it to accelerator.prepare first");
 }
 
+namespace {
+
+Accelerator* accelerator_now = nullptr;
+comm::Communicator* communicator_now = nullptr;
+
+}  // namespace
+
+Accelerator* current_accelerator() { return accelerator_now; }
+comm::Communicator* current_communicator() { return communicator_now; }
+
 Accelerator::Accelerator(int& argc, char** argv, const AcceleratorOptions& options) {
   install_terminate_handler();
   start(load(config::take_config_arguments(argc, argv), options));
@@ -217,11 +226,14 @@ void Accelerator::start(config::Config config) {
   impl_ = std::make_unique<Impl>(std::move(config));
   const rendezvous::ProcessInfo& process = impl_->process;
   set_place({process.rank, process.world_size, process.local_rank, process.local_world_size});
-  set_current(this, process.world_size > 1 ? impl_->comm.get() : nullptr);
+  accelerator_now = this;
+  communicator_now = process.world_size > 1 ? impl_->comm.get() : nullptr;
 }
 
 Accelerator::~Accelerator() {
-  if (current_accelerator() == this) set_current(nullptr, nullptr);
+  if (accelerator_now != this) return;
+  accelerator_now = nullptr;
+  communicator_now = nullptr;
 }
 
 at::Device Accelerator::device() const { return impl_->device; }

@@ -1,5 +1,5 @@
 // Accelerator::Impl: what the parts of the Accelerator share. One per process; used by the training
-// thread.
+// thread, as is the process's current Accelerator.
 #pragma once
 
 #include <coupler/accelerator.h>
@@ -94,5 +94,10 @@ class Accelerator::Impl {
   std::unique_ptr<Profile> profile;          // null: nothing is profiled
   std::unique_ptr<Checkpoints> checkpoints;  // last: its thread uses the rest
 };
+
+// The latest Accelerator if a program has several; null: none.
+Accelerator* current_accelerator();
+// For modules that communicate in forward and backward; null: no Accelerator, or one process.
+comm::Communicator* current_communicator();
 
 }  // namespace coupler

@@ -128,17 +128,11 @@ std::string coupler_program() {
     const fs::path own = fs::absolute(info.dli_fname).parent_path();
     for (const char* folder : {"../bin", "../../bin"}) {
       const fs::path program = (own / folder / "coupler").lexically_normal();
-      if (access(program.c_str(), X_OK) == 0) return program;
+      if (is_program(program)) return program;
       looked += program.string() + ", ";
     }
   }
-  const std::string folders = environment_value("PATH");
-  for (size_t begin = 0; begin < folders.size();) {
-    const size_t end = std::min(folders.find(':', begin), folders.size());
-    const std::string program = folders.substr(begin, end - begin) + "/coupler";
-    if (end > begin && access(program.c_str(), X_OK) == 0) return program;
-    begin = end + 1;
-  }
+  if (std::string found = find_in_path("coupler"); !found.empty()) return found;
   throw Error(
       ErrorCode::kIo,
       fmt::format("launch: the coupler program, which starts processes, is neither at {}nor "

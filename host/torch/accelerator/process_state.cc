@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "accelerator/accelerator.h"
-#include "accelerator/current.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "device/device_memory.h"
@@ -36,17 +35,7 @@ ProcessPlace place_of(const Processes& processes) {
           processes.local_world_size()};
 }
 
-comm::Communicator* communicator_now = nullptr;
-Accelerator* accelerator_now = nullptr;
-
 }  // namespace
-
-Accelerator* current_accelerator() { return accelerator_now; }
-comm::Communicator* current_communicator() { return communicator_now; }
-void set_current(Accelerator* accelerator, comm::Communicator* communicator) {
-  accelerator_now = accelerator;
-  communicator_now = communicator;
-}
 
 PartialState::PartialState() {
   const Accelerator* const accelerator = current_accelerator();

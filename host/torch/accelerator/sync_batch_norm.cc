@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "accelerator/current.h"
+#include "accelerator/accelerator.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {

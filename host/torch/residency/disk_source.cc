@@ -10,12 +10,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "base/durable_file.h"
+#include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/units.h"
@@ -25,24 +25,6 @@ namespace {
 
 // Large enough to keep a disk busy, small enough for an error to locate the failure.
 constexpr size_t kAtOnce = size_t{8} << 20;
-
-// On file systems without unnamed files, creates a named one and unlinks it at once.
-int open_unnamed(const std::string& folder) {
-  const int file = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
-  std::string path = folder + "/.coupler-offload-XXXXXX";
-  const int named = ::mkostemp(path.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(path.c_str());
-  return named;
-}
-
-// Whether that changed anything. Not every file system supports O_DIRECT; without it, written data
-// stays in the page cache.
-bool set_direct_io(int file, bool direct) {
-  const int flags = ::fcntl(file, F_GETFL);
-  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
-  return flags >= 0 && wanted != flags && ::fcntl(file, F_SETFL, wanted) == 0;
-}
 
 }  // namespace
 
