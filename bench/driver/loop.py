@@ -1,4 +1,4 @@
-"""The full loop of a training program, one process, in turns with Accelerate."""
+"""The full loop of a training program, one process, in turns with Accelerate: in fp32, and in bf16 by the flag alone."""
 import contextlib
 import os
 
@@ -6,12 +6,12 @@ from . import children
 from .report import Bar, Row
 from .turns import Group
 
-STEPS = 200  # per turn: two epochs
-WARM_UP = 400
+STEPS = {"mlp": 200, "conv-net": 40, "gpt": 40}  # per turn: whole epochs
 
 
-def race(context, threads):
+def race(context, threads, model="mlp", precision="no"):
     """Batches per second of each side, one value per round."""
+    steps = STEPS[model]
     program, script = context.bench("loop"), context.script("loop_in_turns.py")
     with contextlib.ExitStack() as stack:
         def start(name, *command):
@@ -19,15 +19,14 @@ def race(context, threads):
             return stack.enter_context(contextlib.closing(
                 Group(f"{name}-{threads}", context.folder, 1, lambda path: [[*command, path]])))
 
-        ours = start("loop-ours", *program)
-        bare = start("loop-bare", *program, "--bare")
-        python = start("loop-python", context.python, script)
+        ours = start("loop-ours", *program, "-o", f"training.mixed_precision={precision}", "--model", model)
+        python = start("loop-python", context.python, script, "--model", model, "--precision", precision)
         if ours.parameters != python.parameters:
             raise children.Failed("loop: the models differ in their parameters")
-        sides = {"ours": (ours, "ours"), "default": (python, "default"), "fused": (python, "fused"),
-                 "bare": (bare, "bare")}
-        losses = {name: group.turn(mode, WARM_UP)[2] for name, (group, mode) in sides.items()}
-        del losses["bare"]  # it learns nothing
+        sides = {"ours": (ours, "ours"), "default": (python, "default"), "fused": (python, "fused")}
+        losses = {name: group.turn(mode, 2 * steps)[2] for name, (group, mode) in sides.items()}
+        if model == "mlp":
+            sides["bare"] = (start("loop-bare", *program, "--bare"), "bare")
         # The order of samples differs between the sides, and so do the losses.
         if max(losses.values()) > 1.2 * min(losses.values()):
             raise children.Failed(f"loop: the losses differ too much: {losses}")
@@ -36,7 +35,7 @@ def race(context, threads):
             order = list(sides) if round_number % 2 == 0 else list(sides)[::-1]
             for name in order:
                 group, mode = sides[name]
-                speed[name].append(STEPS / group.turn(mode, STEPS)[0])
+                speed[name].append(steps / group.turn(mode, steps)[0])
     return speed
 
 
@@ -51,4 +50,16 @@ def loop(context):
         rows.append(Row(title + ", fused AdamW", "1/s", speed["ours"], speed["fused"]))
         rows.append(Row(title + ", AdamW: forward and backward alone, the limit", "1/s",
                         speed["bare"], speed["default"]))
+    return rows
+
+
+def precision(context):
+    """The same loop with training.mixed_precision = "bf16" and nothing else, conv net and GPT, against accelerate."""
+    context.need_python("accelerate")
+    rows = []
+    for model in ("conv-net", "gpt"):
+        speed = race(context, 1, model, "bf16")
+        title = f"{model} in bf16, batches, 1 thread / accelerate"
+        rows.append(Row(title + ", AdamW", "1/s", speed["ours"], speed["default"], Bar(">=", 1)))
+        rows.append(Row(title + ", fused AdamW", "1/s", speed["ours"], speed["fused"]))
     return rows

@@ -1,7 +1,7 @@
-// The full loop of a training program (loader, accumulation, clipping, schedule) over an MLP, in
-// turns, driven by bench/run: bench loop [--bare] --control SOCKET. A turn is a number of whole
-// epochs. --bare runs only forward and backward, which every side must compute: a lower bound for
-// any loop. The counterpart is bench/python/loop_in_turns.py.
+// The full loop of a training program (loader, accumulation, clipping, schedule), in turns, driven
+// by bench/run: bench loop [--bare] [--model mlp|conv-net|gpt] --control SOCKET. A turn is a number
+// of whole epochs. --bare runs only forward and backward of the MLP, which every side must compute:
+// a lower bound for any loop. The counterpart is bench/python/loop_in_turns.py.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/data_loader.h>
@@ -10,61 +10,118 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "control.h"
 #include "models.h"
 #include "program.h"
 
 namespace coupler::bench::loop {
-int program(int argc, char** argv) {
-  Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 2});
-  const bool bare = argc > 1 && std::string(argv[1]) == "--bare";
-  if (argc != 3 + bare || std::string(argv[1 + bare]) != "--control") {
-    throw Error(ErrorCode::kUsage, "usage: bench loop [--bare] --control SOCKET",
+namespace {
+
+constexpr int64_t kBatch = 64, kSteps = 100000;
+
+struct Arguments {
+  bool bare = false;
+  std::string model = "mlp", control;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments given;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--bare") {
+      given.bare = true;
+    } else if ((word == "--model" || word == "--control") && i + 1 < argc) {
+      (word == "--model" ? given.model : given.control) = argv[++i];
+    }
+  }
+  if (given.control.empty()) {
+    throw Error(ErrorCode::kUsage, "usage: bench loop [--bare] [--model NAME] --control SOCKET",
                 {.subject = "bench loop", .hint = "start it with bench/run"});
   }
-  constexpr int64_t kSamples = 6400, kBatch = 64, kSteps = 100000;
-  auto model = bench::make_mlp();
+  return given;
+}
+
+void serve(Accelerator& accelerator, const Arguments& given, int64_t parameters,
+           const decltype(bench::Control::Turn::train)& train, const at::Tensor& last) {
+  bench::Control control(given.control);
+  control.serve(accelerator.rank(), parameters,
+                {.ready = [] {}, .train = train, .loss = [&] { return last.item<double>(); }});
+}
+
+template <class Model>
+void run(Accelerator& accelerator, const Arguments& given, Model model, const TensorDataset& data,
+         int64_t batch_size) {
   int64_t parameters = 0;
   for (const at::Tensor& parameter : model->parameters()) parameters += parameter.numel();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-  auto loader =
-      data_loader(TensorDataset(at::rand({kSamples, 784}), at::randint(10, {kSamples}, at::kLong)),
-                  {.batch_size = kBatch, .shuffle = true});
+  auto loader = data_loader(data, {.batch_size = batch_size, .shuffle = true});
   auto [net, opt, batches, scheduler] =
       accelerator.prepare(model, optimizer, loader, linear_schedule(optimizer, {100, kSteps}));
-
   at::Tensor last;
-  const auto train = [&, &net = net, &opt = opt, &batches = batches, &scheduler = scheduler](
-                         const std::string&, int64_t steps) {
-    for (int64_t done = 0; done < steps;) {
-      for (auto& batch : batches) {
-        auto step = accelerator.accumulate(net);
-        auto loss = bench::loss_of(net->forward(batch.data), batch.target);
-        accelerator.backward(loss);
-        accelerator.clip_grad_norm(net, 1.0);
-        opt.step();
-        scheduler.step();
-        opt.zero_grad();
-        last = loss.detach();
-        ++done;
-      }
-    }
-  };
+  serve(
+      accelerator, given, parameters,
+      [&, &net = net, &opt = opt, &batches = batches, &scheduler = scheduler](const std::string&,
+                                                                              int64_t steps) {
+        for (int64_t done = 0; done < steps;) {
+          for (auto& batch : batches) {
+            auto step = accelerator.accumulate(net);
+            auto loss = bench::loss_of(net->forward(batch.data), batch.target);
+            accelerator.backward(loss);
+            accelerator.clip_grad_norm(net, 1.0);
+            opt.step();
+            scheduler.step();
+            opt.zero_grad();
+            last = loss.detach();
+            ++done;
+          }
+        }
+      },
+      last);
+}
+
+void run_bare(Accelerator& accelerator, const Arguments& given) {
   const at::Tensor data = at::rand({kBatch, 784}), target = at::randint(10, {kBatch}, at::kLong);
-  const auto compute = [&](const std::string&, int64_t steps) {
-    auto bare_model = bench::make_mlp();
-    for (int64_t done = 0; done < steps; ++done) {
-      last = bench::loss_of(bare_model->forward(data), target);
-      last.backward();
-      bare_model->zero_grad();
-    }
-  };
-  bench::Control control(argv[2 + bare]);
-  control.serve(accelerator.rank(), parameters,
-                {.ready = [] {},
-                 .train = bare ? decltype(bench::Control::Turn::train)(compute) : train,
-                 .loss = [&] { return last.item<double>(); }});
+  auto model = bench::make_mlp();
+  at::Tensor last;
+  serve(
+      accelerator, given, 0,
+      [&](const std::string&, int64_t steps) {
+        for (int64_t done = 0; done < steps; ++done) {
+          last = bench::loss_of(model->forward(data), target);
+          last.backward();
+          model->zero_grad();
+        }
+      },
+      last);
+}
+
+TensorDataset images(int64_t samples, at::IntArrayRef shape) {
+  std::vector<int64_t> sizes = {samples};
+  sizes.insert(sizes.end(), shape.begin(), shape.end());
+  return {at::rand(sizes), at::randint(10, {samples}, at::kLong)};
+}
+
+TensorDataset texts(int64_t samples) {
+  const at::Tensor text = at::randint(8192, {samples, 65}, at::kLong);
+  return {text.narrow(1, 0, 64).contiguous(), text.narrow(1, 1, 64).contiguous()};
+}
+
+}  // namespace
+
+int program(int argc, char** argv) {
+  Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 2});
+  const Arguments given = parse(argc, argv);
+  if (given.bare) {
+    run_bare(accelerator, given);
+  } else if (given.model == "gpt") {
+    run(accelerator, given, bench::make_gpt(), texts(160), 4);
+  } else if (given.model == "conv-net") {
+    run(accelerator, given, bench::make_conv_net(), images(1280, {1, 28, 28}), kBatch);
+  } else {
+    run(accelerator, given, bench::make_mlp(), images(6400, {784}), kBatch);
+  }
   return 0;
 }
 

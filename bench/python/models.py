@@ -15,6 +15,20 @@ class MLP(nn.Module):
         return self.l3(F.relu(self.l2(F.relu(self.l1(x)))))
 
 
+class ConvNet(nn.Module):
+    """For images of 28 x 28."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 16, 3)
+        self.second = nn.Conv2d(16, 32, 3)
+        self.last = nn.Linear(32 * 25, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.first(x)), 2)
+        return self.last(F.max_pool2d(F.relu(self.second(x)), 2).flatten(1))
+
+
 class LargeMLP(nn.Module):
     """201 million parameters, as in bench/large_mlp.h."""
     WIDTH, LAYERS = 4096, 12
@@ -72,7 +86,7 @@ def gpt2_small():
 
 def make(name):
     torch.manual_seed(0)
-    return {"mlp": MLP, "gpt": GPT, "gpt2-small": gpt2_small}[name]()
+    return {"mlp": MLP, "conv-net": ConvNet, "gpt": GPT, "gpt2-small": gpt2_small}[name]()
 
 
 def batches(name, seed):

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
@@ -21,6 +22,21 @@ MLPImpl::MLPImpl()
       l3_(register_module("l3", torch::nn::Linear(512, 10))) {}
 
 at::Tensor MLPImpl::forward(const at::Tensor& x) { return l3_(at::relu(l2_(at::relu(l1_(x))))); }
+
+ConvNetImpl::ConvNetImpl()
+    : first_(register_module("first", torch::nn::Conv2d(1, 16, 3))),
+      second_(register_module("second", torch::nn::Conv2d(16, 32, 3))),
+      last_(register_module("last", torch::nn::Linear(32 * 25, 10))) {}
+
+at::Tensor ConvNetImpl::forward(const at::Tensor& x) {
+  const at::Tensor halved = at::max_pool2d(at::relu(first_(x)), 2);
+  return last_(at::max_pool2d(at::relu(second_(halved)), 2).flatten(1));
+}
+
+ConvNet make_conv_net() {
+  torch::manual_seed(0);
+  return {};
+}
 
 MLP make_mlp() {
   torch::manual_seed(0);

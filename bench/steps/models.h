@@ -4,6 +4,7 @@
 #pragma once
 
 #include <model.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
@@ -22,11 +23,24 @@ class MLPImpl : public torch::nn::Module {
 };
 TORCH_MODULE(MLP);
 
+// For images of 28 x 28.
+class ConvNetImpl : public torch::nn::Module {
+ public:
+  ConvNetImpl();
+  at::Tensor forward(const at::Tensor& x);  // [N, 1, 28, 28]
+
+ private:
+  torch::nn::Conv2d first_, second_;
+  torch::nn::Linear last_;
+};
+TORCH_MODULE(ConvNet);
+
 struct Batch {
   at::Tensor data, target;
 };
 
 MLP make_mlp();                                 // 0.67 million parameters
+ConvNet make_conv_net();                        // 0.02 million
 GPT make_gpt();                                 // 10.5 million
 GPT make_gpt2_small();                          // the shape of GPT-2 124M, with an untied head
 std::vector<Batch> mlp_batches(uint64_t seed);  // of 64 rows

@@ -27,8 +27,10 @@ std::string describe_precision(const TrainingConfig& config) {
   if (name == "no") return fmt::format("everything computes in the model's own types; {}", kRest);
   const bool fp8 = name == "fp8";
   std::string text = fmt::format(
-      "operations inside accelerator.autocast() compute in {} where that is safe (matrix products, "
-      "convolutions), in fp32 where it is not (losses); {}",
+      "{}accelerator.autocast() compute in {} where that is safe (matrix products, convolutions), "
+      "in fp32 where it is not (losses); {}",
+      config.autocast == "auto" ? "loops over prepared data loaders and operations inside "
+                                : "operations inside ",
       fp8 ? "bf16" : name, kRest);
   if (name == "fp16") {
     text += fmt::format(

@@ -57,6 +57,15 @@ struct Config;
 class Checkpoints;
 class PipelineParallel;
 
+// For Accelerator::backward, as the arguments of torch.Tensor.backward.
+struct BackwardOptions {
+  bool retain_graph = false;  // keep the graph for another backward through it
+  // Record a graph of the gradients, for derivatives of higher order, and keep both. Gradients that
+  // are averaged over ranks, those of prepared models, have none afterwards.
+  bool create_graph = false;
+  std::vector<at::Tensor> inputs = {};  // the leaves whose gradients are computed; empty: all
+};
+
 // How the values of all ranks are combined.
 enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
@@ -131,27 +140,33 @@ class Accelerator : public Processes {
   // Runs backward of a mean loss. If it synchronizes, gradients are afterwards the mean over ranks
   // of the mean over the window's batches; a window that ends early is divided by the number of
   // batches it held. Without accumulate(), the loss is divided by gradient_accumulation_steps.
-  void backward(const at::Tensor& loss, CallSite site = {});
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {}, CallSite site = {});
   // Runs backward of a loss that is a sum over `weight` items (tokens, samples). If it
   // synchronizes, gradients are those of the sum over the window and all ranks, divided by the sum
   // of the weights, so every item counts equally however items are distributed over batches and
   // ranks. Weights must be finite and at least 0; if all are 0, gradients are 0. Within a window,
   // either every backward or none has a weight. Adds one small collective per step.
-  void backward(const at::Tensor& loss_sum, double weight, CallSite site = {});
+  void backward(const at::Tensor& loss_sum, double weight, const BackwardOptions& options = {},
+                CallSite site = {});
   // training.gradient_accumulation_steps. A new value (at least 1) applies from the next scope on.
   int64_t gradient_accumulation_steps() const;
   void set_gradient_accumulation_steps(int64_t steps);
   // Whether the current step synchronizes gradients; always true without accumulation.
   bool sync_gradients() const;
 
-  // Scales the gradients so that their 2-norm over all parameters is at most max_norm, and returns
-  // the norm before scaling. Throws Error naming a parameter if the norm is infinite or NaN; with
-  // fp16 it returns infinity instead if the step will be skipped. Does nothing and returns 0 while
-  // accumulating. Collective.
-  template <class Model>
-  double clip_grad_norm(Model& model, double max_norm, CallSite = {}) {
-    return clip_grad_norm_of(reference_to(model), max_norm);
+  // Scales the gradients so that their norm over all parameters is at most max_norm, and returns
+  // the norm before scaling. norm_type: p of the p-norm, above 0; infinity: the largest absolute
+  // value. Throws Error naming a parameter if the norm is infinite or NaN; with fp16 it returns
+  // infinity instead if the step will be skipped. Does nothing and returns 0 while accumulating.
+  // Collective.
+  template <class Model,
+            class = std::enable_if_t<!std::is_convertible_v<Model&, std::vector<at::Tensor>>>>
+  double clip_grad_norm(Model& model, double max_norm, double norm_type = 2, CallSite = {}) {
+    return clip_grad_norm_of(reference_to(model), max_norm, norm_type);
   }
+  // The same for some parameters of prepared models, whose norm together is at most max_norm.
+  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                        double norm_type = 2, CallSite site = {});
   // Clamps every gradient element to [-max_value, max_value]; otherwise like clip_grad_norm.
   template <class Model>
   void clip_grad_value(Model& model, double max_value, CallSite = {}) {
@@ -160,9 +175,10 @@ class Accelerator : public Processes {
 
   // ---- Mixed precision (docs/precision.md) ----
   // While the scope is alive, operations on this thread that can safely do so compute in the type
-  // of training.mixed_precision; with "no" the scope does nothing. enabled = false computes in full
-  // precision inside another scope. backward may run inside or outside the scope. [any-thread], but
-  // not concurrently with prepare.
+  // of training.mixed_precision; with "no" the scope does nothing. The body of a loop over a
+  // prepared data loader is such a scope unless training.autocast is "explicit". enabled = false
+  // computes in full precision inside another scope. backward may run inside or outside the scope.
+  // [any-thread], but not concurrently with prepare.
   [[nodiscard]] AutocastScope autocast(bool enabled = true);
   // fp16 scales the loss, so gradients stay scaled until clip_grad_norm, clip_grad_value, an
   // optimizer's step or this function unscales them, once. Call step or zero_grad afterwards,
@@ -455,8 +471,9 @@ class Accelerator : public Processes {
   ScopeGuard begin_accumulate(const std::vector<detail::ModelRef>& models);
   ScopeGuard begin_no_sync(const std::vector<detail::ModelRef>& models);
   void trigger_sync_of(const detail::ModelRef& model);
-  void backward_of(const at::Tensor& loss, std::optional<double> weight);
-  double clip_grad_norm_of(const detail::ModelRef& model, double max_norm);
+  void backward_of(const at::Tensor& loss, std::optional<double> weight,
+                   const BackwardOptions& options);
+  double clip_grad_norm_of(const detail::ModelRef& model, double max_norm, double norm_type);
   void clip_grad_value_of(const detail::ModelRef& model, double max_value);
   void save_model_of(const detail::ModelRef& model, const std::string& folder,
                      const SaveModelOptions& options);

@@ -32,6 +32,7 @@ struct AcceleratorOptions {
   std::optional<double> bucket_cap_mb = {};
   std::optional<int64_t> seed = {};
   std::optional<std::string> mixed_precision = {};
+  std::optional<std::string> autocast = {};
   std::optional<double> loss_scale_init_scale = {};
   std::optional<double> loss_scale_growth_factor = {};
   std::optional<double> loss_scale_backoff_factor = {};

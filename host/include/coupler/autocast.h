@@ -1,7 +1,7 @@
 // AutocastScope: while alive, operations on the thread that created it compute in the reduced type
 // of training.mixed_precision if that is safe and in fp32 otherwise, as LibTorch's autocast
-// decides. Created by Accelerator::autocast; must be destroyed on the same thread, nested scopes in
-// reverse order. Other threads are not affected.
+// decides; the latest scope counts. Created by Accelerator::autocast, and by loops over prepared
+// data loaders; must be destroyed on the same thread. Other threads are not affected.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -32,6 +32,7 @@ class AutocastScope {
 
  private:
   std::optional<AutocastSettings> before_;  // what the destructor restores
+  AutocastScope* outer_ = nullptr;          // the thread's latest one before this
 };
 
 }  // namespace coupler

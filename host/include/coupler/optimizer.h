@@ -99,6 +99,12 @@ class Optimizer {
   // are being accumulated.
   void step(CallSite site = {});
 
+  // The same for a closure that drops the gradients, computes the loss, runs accelerator.backward
+  // and returns the loss: once, or for LBFGS as often as it searches. Returns the first loss, as
+  // the mean over ranks, so that all ranks search alike. Throws Error(kUsage) inside accumulate()
+  // and Error(kUnsupported) with fp16. Collective.
+  at::Tensor step(const std::function<at::Tensor()>& closure, CallSite site = {});
+
   // Whether the last step() was skipped because a gradient was infinite or NaN on some rank.
   // Happens with fp16 only (docs/precision.md). The same on every rank.
   bool step_was_skipped() const;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "accelerator/accumulation.h"
@@ -66,8 +67,14 @@ class Accelerator::Impl {
   // Makes a scheduler. Its optimizer is looked up after all of prepare's objects are prepared.
   Scheduler add(std::unique_ptr<optim::RateDriver> driver);
 
+  // What autocast scopes do; empty: nothing.
+  std::optional<AutocastSettings> autocast_settings(bool enabled) const;
+
   // The loss to run backward on. expected: the models that it must reach.
   at::Tensor scale_loss(const at::Tensor& loss, const std::vector<strategy::Strategy*>& expected);
+  // Clips the chosen gradients together.
+  double clip(const std::vector<std::pair<strategy::Strategy*, strategy::GradientNorm>>& chosen,
+              double max_norm, double norm_type);
   // With fp16, unscales a model's gradients. Returns whether its step will be skipped.
   bool unscale(strategy::Strategy& model) { return scaler != nullptr && scaler->unscale({&model}); }
 
@@ -90,9 +97,10 @@ class Accelerator::Impl {
   std::vector<std::weak_ptr<detail::LoaderCore>> loaders;
   Accumulation accumulation{config.training};
   Tracking tracking;
-  bool trigger = false;                      // set on this rank since the last check
-  std::unique_ptr<Profile> profile;          // null: nothing is profiled
-  std::unique_ptr<Checkpoints> checkpoints;  // last: its thread uses the rest
+  bool trigger = false;                                    // set on this rank since the last check
+  std::shared_ptr<void> alive = std::make_shared<char>();  // expires with the Accelerator
+  std::unique_ptr<Profile> profile;                        // null: nothing is profiled
+  std::unique_ptr<Checkpoints> checkpoints;                // last: its thread uses the rest
 };
 
 // The latest Accelerator if a program has several; null: none.

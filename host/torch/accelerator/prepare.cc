@@ -21,6 +21,7 @@
 #include "optim/scheduler.h"
 #include "precision/precision.h"
 #include "residency/buffer_pool.h"
+#include "tensors/tensor_ops.h"
 
 namespace coupler {
 namespace {
@@ -143,6 +144,11 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
                          .scaler = impl_->scaler.get(),
                          .in_backward = in_backward};
   if (impl_->autocast_type) rules.after_update = precision::drop_cast_copies;
+  if (world_size() > 1) {
+    rules.mean_over_ranks = [comm = impl_->comm](double value) {
+      return tensors::all_reduce_number(*comm, value, DB_AVG);
+    };
+  }
   if (dry_run::DryRun* const run = impl_->dry_run) {
     rules.after_update = [run, inner = rules.after_update, &optimizer] {
       if (inner) inner();
@@ -215,10 +221,20 @@ void Accelerator::bind_schedulers() {
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
   // Loaders that are recreated for every epoch must not accumulate.
   std::erase_if(impl_->loaders, [](const auto& other) { return other.expired(); });
-  loader->set_on_step_end([impl = impl_.get()] {
+  // A loader may outlive the Accelerator.
+  const std::weak_ptr<void> alive = impl_->alive;
+  loader->set_on_step_end([impl = impl_.get(), alive] {
+    if (alive.expired()) return;
     if (impl->profile != nullptr) impl->profile->step();
     impl->checkpoints->on_step_end();
   });
+  if (impl_->autocast_type && impl_->config.training.autocast == "auto") {
+    loader->set_body_scope([impl = impl_.get(), alive]() -> std::shared_ptr<void> {
+      if (alive.expired()) return nullptr;
+      impl->autocast_used = true;
+      return precision::loop_scope(*impl->autocast_settings(true));
+    });
+  }
   impl_->loaders.push_back(std::move(loader));
 }
 

@@ -1,7 +1,7 @@
 // One training step: accumulation, mixed precision, backward, clipping, and access to gradients.
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -60,25 +60,29 @@ at::Tensor Accelerator::Impl::scale_loss(const at::Tensor& loss,
     coupler::log(
         LogLevel::kWarning, "train",
         fmt::format(
-            "training.mixed_precision is {}, but there was no accelerator.autocast() before "
+            "training.mixed_precision is {}, but there was no {}accelerator.autocast() before "
             "this backward: forward ran in the model's own types",
-            config.training.mixed_precision));
+            config.training.mixed_precision,
+            config.training.autocast == "auto" ? "loop over a prepared data loader and no " : ""));
   }
   return scaler == nullptr ? loss : scaler->scale_loss(loss, {expected.begin(), expected.end()});
 }
 
-AutocastScope Accelerator::autocast(bool enabled) {
-  Impl& impl = *impl_;
-  if (!impl.autocast_type) return AutocastScope(std::nullopt);
-  if (enabled) impl.autocast_used = true;
-  AutocastSettings settings{device().type(), *impl.autocast_type, enabled};
+std::optional<AutocastSettings> Accelerator::Impl::autocast_settings(bool enabled) const {
+  if (!autocast_type) return std::nullopt;
+  AutocastSettings settings{device.type(), *autocast_type, enabled};
   // A cached copy would outlive a parameter that is released after use, so the whole model would
   // end up in memory.
-  settings.cache_casts = std::all_of(impl.models.begin(), impl.models.end(), [](const auto& model) {
+  settings.cache_casts = std::all_of(models.begin(), models.end(), [](const auto& model) {
     return model->description().parameters_stay;
   });
-  settings.fp8_gradients = precision::fp8_gradient_type(impl.config.training);
-  return AutocastScope(settings);
+  settings.fp8_gradients = precision::fp8_gradient_type(config.training);
+  return settings;
+}
+
+AutocastScope Accelerator::autocast(bool enabled) {
+  if (enabled) impl_->autocast_used = true;
+  return AutocastScope(impl_->autocast_settings(enabled));
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
@@ -99,18 +103,31 @@ double Accelerator::loss_scale() const {
   return impl_->scaler == nullptr ? 1.0 : impl_->scaler->scale();
 }
 
-void Accelerator::backward(const at::Tensor& loss, CallSite) { backward_of(loss, std::nullopt); }
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options, CallSite) {
+  backward_of(loss, std::nullopt, options);
+}
 
-void Accelerator::backward(const at::Tensor& loss_sum, double weight, CallSite) {
+void Accelerator::backward(const at::Tensor& loss_sum, double weight,
+                           const BackwardOptions& options, CallSite) {
   if (!(weight >= 0) || !std::isfinite(weight)) {
     fail_argument(
         fmt::format("backward: the weight is {}, but must be finite and at least 0", weight),
         "weight", "pass the number of tokens or samples that the loss sums over");
   }
-  backward_of(loss_sum, weight);
+  backward_of(loss_sum, weight, options);
 }
 
-void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weight) {
+void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weight,
+                              const BackwardOptions& options) {
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    const at::Tensor& input = options.inputs[i];
+    if (input.defined() && input.requires_grad() && input.is_leaf()) continue;
+    fail_argument(fmt::format("backward: inputs[{}] {}", i,
+                              !input.defined()         ? "is an undefined tensor"
+                              : !input.requires_grad() ? "does not require a gradient"
+                                                       : "is not a leaf of the graph"),
+                  "inputs", "pass parameters, or tensors made with requires_grad(true)");
+  }
   Impl& impl = *impl_;
   const auto loader = impl.current_loader();
   const bool stands_in = loader != nullptr && loader->stands_in();
@@ -128,7 +145,10 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
     // Backward computes in the types of forward, whatever autocast scope it is called in.
     const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
-    impl.scale_loss(scaled, expected).backward();
+    impl.scale_loss(scaled, expected)
+        .backward(
+            {}, options.retain_graph || options.create_graph, options.create_graph,
+            options.inputs.empty() ? std::nullopt : std::optional<at::TensorList>(options.inputs));
   } catch (...) {
     for (const auto& model : impl.models) model->gradient_sync().abandon_backward();
     throw;
@@ -152,13 +172,53 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 
 bool Accelerator::sync_gradients() const { return impl_->accumulation.loop().sync; }
 
-double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_norm) {
+double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_norm,
+                                      double norm_type) {
+  return impl_->clip({{&impl_->strategy_of(model), {.type = norm_type}}}, max_norm, norm_type);
+}
+
+double Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                                   double norm_type, CallSite) {
+  std::vector<std::pair<strategy::Strategy*, strategy::GradientNorm>> chosen;
+  for (const at::Tensor& parameter : parameters) {
+    const auto model = std::find_if(impl_->models.begin(), impl_->models.end(),
+                                    [&](const auto& known) { return known->has(parameter); });
+    if (model == impl_->models.end()) {
+      fail_usage(fmt::format("clip_grad_norm: a tensor of shape [{}] is not a parameter of a "
+                             "prepared model",
+                             fmt::join(parameter.sizes(), ", ")),
+                 "", "pass parameters of models given to prepare");
+    }
+    auto of_model = std::find_if(chosen.begin(), chosen.end(),
+                                 [&](const auto& known) { return known.first == model->get(); });
+    if (of_model == chosen.end()) {
+      strategy::GradientNorm none{.type = norm_type, .parameters = std::vector<size_t>()};
+      of_model = chosen.insert(chosen.end(), {model->get(), std::move(none)});
+    }
+    of_model->second.parameters->push_back((*model)->index_of(parameter));
+  }
+  return impl_->clip(chosen, max_norm, norm_type);
+}
+
+double Accelerator::Impl::clip(
+    const std::vector<std::pair<strategy::Strategy*, strategy::GradientNorm>>& chosen,
+    double max_norm, double norm_type) {
   require_above_0("clip_grad_norm: max_norm", max_norm);
-  if (!sync_gradients()) return 0;
-  strategy::Strategy& strategy = impl_->strategy_of(model);
-  require_gradients(strategy, "clip_grad_norm");
-  if (impl_->unscale(strategy)) return std::numeric_limits<double>::infinity();
-  return strategy.clip_grad_norm(max_norm);
+  require_above_0("clip_grad_norm: norm_type", norm_type);
+  if (!accumulation.loop().sync) return 0;
+  bool skipped = false;
+  for (const auto& [model, which] : chosen) {
+    require_gradients(*model, "clip_grad_norm");
+    skipped = unscale(*model) || skipped;
+  }
+  if (skipped) return std::numeric_limits<double>::infinity();
+  const strategy::GradientNorm all{.type = norm_type};
+  double power = 0;
+  for (const auto& [model, which] : chosen)
+    power = all.together(power, all.power_of(model->gradient_norm(which)));
+  const double norm = all.norm_of(power);
+  for (const auto& [model, which] : chosen) model->limit_gradients(which, norm, max_norm);
+  return norm;
 }
 
 void Accelerator::clip_grad_value_of(const detail::ModelRef& model, double max_value) {

@@ -56,7 +56,8 @@ struct LoaderCore::State {
   data::BatchSampler sampler;  // of the current loop, or of the next one
   size_t start = 0;            // its first sample
 
-  std::function<void()> on_step_end;  // null: unused
+  std::function<void()> on_step_end;                  // null: unused
+  std::function<std::shared_ptr<void>()> body_scope;  // null: unused
 
   int64_t epoch = 0;
   int64_t next_epoch = 0;
@@ -73,6 +74,7 @@ struct LoaderCore::State {
   size_t rows = 0;      // of the batch yielded last
   size_t own = 0;       // of those, without filling
   bool stands_in = false;
+  std::shared_ptr<void> body;               // of the current pass through the loop's body
   std::vector<size_t> order;                // if shuffled
   std::optional<data::BatchSampler> whole;  // if rank 0 reads for all ranks
   std::unique_ptr<BatchDispatcher> dispatcher;

@@ -205,6 +205,7 @@ void LoaderCore::State::advance() {
 }
 
 void LoaderCore::State::finish() noexcept {
+  body.reset();
   workers.reset();
   source.clear();
   looping = false;
@@ -239,13 +240,17 @@ bool LoaderCore::next(uint64_t pass) {
   if (pass != s.pass)
     fail_usage("a loop over a data loader continues after another one began (or after prepare)",
                "data loader", "nest loops over two loaders, not over the same one");
+  s.body.reset();
   if (s.position > 0 && s.on_step_end) s.on_step_end();
   if (!s.more) {
     s.finish();
     return false;
   }
-  const auto reading = reading_scope();
-  s.advance();
+  {
+    const auto reading = reading_scope();
+    s.advance();
+  }
+  if (s.body_scope) s.body = s.body_scope();
   return true;
 }
 

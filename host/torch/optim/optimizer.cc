@@ -1,5 +1,8 @@
 #include "optim/optimizer.h"
 
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
 #include <fmt/ranges.h>
@@ -152,10 +155,7 @@ void OptimizerState::step() {
   stepped_scope_ = rules_.loop->scope;
   if (accumulating()) return;
   took_gradients_ = false;
-  if (count_parameters(optimizer_) != parameters_) {
-    throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
-                {.hint = "add every parameter group before accelerator.prepare"});
-  }
+  require_given_parameters();
   if (rules_.scaler != nullptr) {
     skipped_ = rules_.scaler->unscale(models_);
     rules_.scaler->update(models_);
@@ -164,8 +164,72 @@ void OptimizerState::step() {
   if (kernel_ != nullptr) {
     kernel_->step();
   } else {
+    // In a loop's autocast, an optimizer's own products would be rounded.
+    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
     optimizer_.step();
   }
+  updated();
+}
+
+at::Tensor OptimizerState::step(const std::function<at::Tensor()>& closure) {
+  const std::string name = optimizer_type(optimizer_);
+  if (rules_.loop->scope != 0) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{}: step(closure) inside accelerator.accumulate: the closure drops "
+                            "the gradients of the window's earlier batches",
+                            name),
+                {.subject = "training.gradient_accumulation_steps",
+                 .hint = "call step(closure) outside accumulate, on a larger batch"});
+  }
+  if (rules_.scaler != nullptr) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: step(closure) with fp16: the gradients of each evaluation would "
+                    "have another scale",
+                    name),
+        {.subject = "training.mixed_precision", .hint = "use training.mixed_precision = \"bf16\""});
+  }
+  require_given_parameters();
+  const auto outside = c10::impl::tls_local_dispatch_key_set();
+  at::Tensor first;
+  const auto evaluate = [&] {
+    const at::AutoGradMode grad(true);
+    const c10::impl::ForceDispatchKeyGuard as_outside(outside);
+    at::autocast::clear_cache();  // of values before the search's last move
+    at::Tensor loss = closure();
+    if (!loss.defined() || loss.numel() != 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: the closure of step returned {}", name,
+                              loss.defined() ? fmt::format("a tensor of shape [{}]",
+                                                           fmt::join(loss.sizes(), ", "))
+                                             : "an undefined tensor"),
+                  {.subject = "closure", .hint = "return the loss, a single number"});
+    }
+    loss = loss.detach().reshape({});
+    if (rules_.mean_over_ranks) loss.fill_(rules_.mean_over_ranks(loss.item<double>()));
+    took_gradients_ = false;
+    if (!first.defined()) first = loss.clone();
+    return loss;
+  };
+  if (kernel_ != nullptr) {
+    evaluate();
+    kernel_->step();
+  } else {
+    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+    optimizer_.step(evaluate);
+  }
+  updated();
+  return first;
+}
+
+void OptimizerState::require_given_parameters() const {
+  if (count_parameters(optimizer_) == parameters_) return;
+  throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
+              {.hint = "add every parameter group before accelerator.prepare"});
+}
+
+// Call after each update.
+void OptimizerState::updated() {
   for (strategy::ModelState* model : models_)
     model->parameters_changed(strategy::ParameterWriter::kOptimizer);
   if (rules_.after_update) rules_.after_update();
@@ -232,6 +296,9 @@ std::string OptimizerState::description() const {
 namespace coupler {
 
 void Optimizer::step(CallSite) { state_->step(); }
+at::Tensor Optimizer::step(const std::function<at::Tensor()>& closure, CallSite) {
+  return state_->step(closure);
+}
 void Optimizer::zero_grad(bool set_to_none) { state_->zero_grad(set_to_none); }
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
   return state_->torch_optimizer().param_groups();

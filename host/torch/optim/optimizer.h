@@ -32,6 +32,8 @@ struct StepRules {
   GradScaler* scaler = nullptr;        // with fp16
   bool in_backward = false;            // updates parameters while backward still runs
   std::function<void()> after_update;  // null: nothing
+  // The mean of a number over ranks; collective. Null: one process.
+  std::function<double(double)> mean_over_ranks;
 };
 
 class OptimizerState final : public strategy::GradientConsumer {
@@ -44,6 +46,7 @@ class OptimizerState final : public strategy::GradientConsumer {
                  StepRules rules);
 
   void step();
+  at::Tensor step(const std::function<at::Tensor()>& closure);
   void zero_grad(bool set_to_none);
 
   // Called with rules.in_backward only.
@@ -79,6 +82,8 @@ class OptimizerState final : public strategy::GradientConsumer {
 
  private:
   bool drops_gradients() const;
+  void require_given_parameters() const;
+  void updated();
   void hold_own_parts();
   void require_divisible() const;
   void require_unscalable() const;

@@ -171,18 +171,20 @@ void PipelineStage::begin_backward(double) {
 }
 
 // A tied gradient counts once, on the first of its stages.
-double PipelineStage::gradient_norm() {
+double PipelineStage::gradient_norm(const strategy::GradientNorm& which) {
+  const at::NoGradGuard no_grad;
   std::vector<at::Tensor> counted;
   for (size_t i = 0; i < placement_.parameters.size(); ++i) {
-    if (placement_.parameters[i].front() != comm_->rank() || !variable(i).grad().defined())
+    if (placement_.parameters[i].front() != comm_->rank() || !which.covers(i) ||
+        !variable(i).grad().defined())
       continue;
     counted.push_back(variable(i).grad());
   }
-  const double norm =
-      std::sqrt(tensors::all_reduce_number(*comm_, strategy::sum_of_squares(counted), DB_SUM));
+  const double norm = which.norm_of(tensors::all_reduce_number(
+      *comm_, which.power_of(counted), which.is_maximum() ? DB_MAX : DB_SUM));
   if (std::isfinite(norm)) return norm;
   const double first =
-      tensors::all_reduce_number(*comm_, static_cast<double>(first_not_finite()), DB_MIN);
+      tensors::all_reduce_number(*comm_, static_cast<double>(first_not_finite(which)), DB_MIN);
   strategy::throw_not_finite(norm, static_cast<size_t>(first), model());
 }
 

@@ -36,6 +36,7 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   std::optional<strategy::ParameterPart> part(size_t parameter) override;
   void parameters_changed(strategy::ParameterWriter) override {}
   strategy::GradientSync& gradient_sync() override { return *this; }
+  double gradient_norm(const strategy::GradientNorm& which) override;
   at::Tensor whole_gradient(size_t parameter) override;
   at::Tensor whole_parameter(size_t parameter) override;
   void synchronize() override;
@@ -49,7 +50,6 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   void begin_backward(double factor) override;  // throws: the pipeline runs backward itself
   void end_backward() override {}
   void abandon_backward() override {}
-  double gradient_norm() override;
   bool keeps(size_t parameter) const;
   void take_values();
   at::Tensor from_owner(size_t parameter, const at::Tensor& own);

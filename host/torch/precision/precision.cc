@@ -8,6 +8,7 @@
 
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "precision/fp8_linear.h"
@@ -149,27 +150,59 @@ AutocastSettings precision::autocast_now() {
   return settings;
 }
 
+namespace {
+
+// The calling thread's latest scope; null outside of all.
+thread_local AutocastScope* latest_scope = nullptr;
+
+// The scope of the bodies of loops that the thread is in.
+thread_local std::weak_ptr<void> scope_of_loops;
+
+// Returns the fp8 type that was set before.
+std::optional<c10::ScalarType> apply(const AutocastSettings& settings) {
+  at::autocast::set_autocast_enabled(settings.device, settings.enabled);
+  at::autocast::set_autocast_dtype(settings.device, settings.type);
+  at::autocast::set_autocast_cache_enabled(settings.cache_casts);
+  return precision::set_fp8_linear(settings.fp8_gradients);
+}
+
+}  // namespace
+
+std::shared_ptr<void> precision::loop_scope(const AutocastSettings& settings) {
+  if (std::shared_ptr<void> scope = scope_of_loops.lock()) return scope;
+  if (latest_scope != nullptr) return nullptr;
+  std::shared_ptr<void> scope = std::make_shared<AutocastScope>(settings);
+  scope_of_loops = scope;
+  return scope;
+}
+
 AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
   if (!settings) return;
   const c10::DeviceType device = settings->device;
   before_ = AutocastSettings{device, at::autocast::get_autocast_dtype(device),
                              at::autocast::is_autocast_enabled(device),
                              at::autocast::is_autocast_cache_enabled()};
-  const bool fp8 = settings->enabled && settings->fp8_gradients;
-  before_->fp8_gradients = precision::set_fp8_linear(fp8 ? settings->fp8_gradients : std::nullopt);
-  at::autocast::set_autocast_enabled(device, settings->enabled);
-  at::autocast::set_autocast_dtype(device, settings->type);
+  AutocastSettings now = *settings;
+  if (!now.enabled) now.fp8_gradients.reset();
+  before_->fp8_gradients = apply(now);
   at::autocast::increment_nesting();
-  at::autocast::set_autocast_cache_enabled(settings->cache_casts);
+  outer_ = std::exchange(latest_scope, this);
 }
 
 AutocastScope::~AutocastScope() {
   if (!before_) return;
-  precision::set_fp8_linear(before_->fp8_gradients);
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(before_->device, before_->enabled);
-  at::autocast::set_autocast_dtype(before_->device, before_->type);
-  at::autocast::set_autocast_cache_enabled(before_->cache_casts);
+  if (latest_scope == this) {
+    apply(*before_);
+    latest_scope = outer_;
+    return;
+  }
+  // A loop has ended inside a scope that began in its body, which stays in force.
+  AutocastScope* inner = latest_scope;
+  while (inner != nullptr && inner->outer_ != this) inner = inner->outer_;
+  if (inner == nullptr) return;  // on another thread, against the rule
+  inner->before_ = before_;
+  inner->outer_ = outer_;
 }
 
 }  // namespace coupler

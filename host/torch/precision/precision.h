@@ -6,6 +6,7 @@
 #include <c10/core/ScalarType.h>
 #include <coupler/autocast.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -31,6 +32,10 @@ std::string describe_types(const std::string& model, const strategy::ModelTypes&
 
 // Drops autocast's cached copies of parameters, whose values have changed.
 void drop_cast_copies();
+
+// A scope with these settings, one for all loops whose bodies this thread is in; null inside
+// another scope, which then decides.
+std::shared_ptr<void> loop_scope(const AutocastSettings& settings);
 
 // The calling thread's autocast settings, to be applied again elsewhere. The cast cache is off: a
 // copy cast without a graph must not be reused while one is recorded.

@@ -198,9 +198,10 @@ std::optional<ParameterPart> DataParallel::part(size_t parameter) {
 }
 
 // Gradients are equal on every rank, so all ranks throw the same error.
-double DataParallel::gradient_norm() {
-  const double norm = std::sqrt(sum_of_squares(flat().gradients()));
-  if (!std::isfinite(norm)) throw_not_finite(norm, first_not_finite(), model());
+double DataParallel::gradient_norm(const GradientNorm& which) {
+  const at::NoGradGuard no_grad;
+  const double norm = which.norm_of(which.power_of(gradients_of(which)));
+  if (!std::isfinite(norm)) throw_not_finite(norm, first_not_finite(which), model());
   return norm;
 }
 

@@ -85,6 +85,7 @@ class DataParallel : public Strategy {
   void synchronize() override {
     if (local_sgd_ != nullptr) local_sgd_->synchronize();
   }
+  double gradient_norm(const GradientNorm& which) override;
   at::Tensor whole_gradient(size_t parameter) override {
     return model().parameters[parameter].tensor.grad();
   }
@@ -94,7 +95,6 @@ class DataParallel : public Strategy {
 
  private:
   void make_meta_tensors();
-  double gradient_norm() override;
   // Whether gradients are averaged if set_sync allows it.
   bool averages_gradients() const { return reducer_ != nullptr && !in_local_sgd_; }
 

@@ -166,30 +166,34 @@ comm::SharedSettings shared_settings_of(const Model& model) {
   return settings;
 }
 
-double sum_of_squares(const std::vector<at::Tensor>& gradients) {
-  double sum = 0;
-  residency::visit_in_groups(gradients, [&](at::TensorList bunch) {
-    std::vector<at::Tensor> norms = at::_foreach_norm(bunch);
+bool GradientNorm::covers(size_t parameter) const {
+  return !parameters ||
+         std::find(parameters->begin(), parameters->end(), parameter) != parameters->end();
+}
+
+double GradientNorm::power_of(const std::vector<at::Tensor>& tensors) const {
+  double power = 0;
+  residency::visit_in_groups(tensors, [&](at::TensorList bunch) {
+    std::vector<at::Tensor> norms = at::_foreach_norm(bunch, type);
     // On a device, reading the norms one by one would wait for each.
     if (!norms[0].is_cpu()) {
       for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
       norms = at::stack(norms).cpu().unbind();
     }
     for (const at::Tensor& norm : norms) {
-      const double value = norm.item<double>();
-      sum += value * value;
+      power = together(power, power_of(norm.item<double>()));
     }
   });
-  return sum;
+  return power;
 }
 
 void throw_not_finite(double norm, size_t parameter, const Model& model) {
   const bool known = parameter < model.parameters.size();
-  // The squares of large finite gradients may overflow, too.
+  // The powers of large finite gradients may overflow, too.
   const std::string where =
       known ? fmt::format("the gradient of parameter '{}' has infinite or NaN elements",
                           model.parameters[parameter].name)
-            : "the sum of squares overflows, although every element is finite";
+            : "its powers overflow, although every element is finite";
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("clip_grad_norm: the norm of the gradients is {}: {}", norm, where),
               {.subject = known ? model.parameters[parameter].name : "",

@@ -5,7 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -90,7 +94,20 @@ comm::SharedSettings shared_settings_of(const Model& model);
 
 // What strategies share in gradient clipping. Pure functions.
 
-double sum_of_squares(const std::vector<at::Tensor>& gradients);
+// Which norm of which gradients.
+struct GradientNorm {
+  double type = 2;  // p of the p-norm, above 0; infinity: the largest absolute value
+  std::optional<std::vector<size_t>> parameters = {};  // indices in Model::parameters; empty: all
+
+  bool covers(size_t parameter) const;
+  bool is_maximum() const { return std::isinf(type); }
+  // The p-th power of a norm, or the maximum itself; norm_of undoes it. That of several parts is
+  // the `together` of theirs.
+  double power_of(double norm) const { return is_maximum() ? norm : std::pow(norm, type); }
+  double power_of(const std::vector<at::Tensor>& tensors) const;
+  double norm_of(double power) const { return is_maximum() ? power : std::pow(power, 1 / type); }
+  double together(double a, double b) const { return is_maximum() ? std::max(a, b) : a + b; }
+};
 
 // Throws the Error for a norm that is not finite. parameter: the first with a gradient that is not
 // finite, an index into model.parameters; their number if every element is finite.

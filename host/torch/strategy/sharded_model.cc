@@ -61,18 +61,21 @@ at::Tensor ShardedModel::gradient_of(size_t parameter) const {
   return own.defined() ? own.grad() : at::Tensor();
 }
 
-double ShardedModel::gradient_norm() {
+double ShardedModel::gradient_norm(const GradientNorm& which) {
+  const at::NoGradGuard no_grad;
   std::vector<at::Tensor> divided, replicated;
   for (size_t i = 0; i < places_.size(); ++i) {
+    if (!which.covers(i)) continue;
     const at::Tensor gradient = gradient_of(i);
     if (gradient.defined()) (places_[i].unit == nullptr ? replicated : divided).push_back(gradient);
   }
-  const double sum = tensors::all_reduce_number(*comms_.group, sum_of_squares(divided), DB_SUM);
-  const double norm = std::sqrt(sum + sum_of_squares(replicated));
+  const double power = tensors::all_reduce_number(*comms_.group, which.power_of(divided),
+                                                  which.is_maximum() ? DB_MAX : DB_SUM);
+  const double norm = which.norm_of(which.together(power, which.power_of(replicated)));
   if (std::isfinite(norm)) return norm;
   // Every rank gets here, and all name the first parameter that is not finite on any rank.
-  const double first =
-      tensors::all_reduce_number(*comms_.world, static_cast<double>(first_not_finite()), DB_MIN);
+  const double first = tensors::all_reduce_number(
+      *comms_.world, static_cast<double>(first_not_finite(which)), DB_MIN);
   throw_not_finite(norm, static_cast<size_t>(first), model());
 }
 

@@ -41,6 +41,7 @@ class ShardedModel : public Strategy,
   void end_backward() override;
   void abandon_backward() override;
 
+  double gradient_norm(const GradientNorm& which) override;
   at::Tensor whole_gradient(size_t parameter) override;
   at::Tensor whole_parameter(size_t parameter) override;
 
@@ -74,7 +75,6 @@ class ShardedModel : public Strategy,
   void publish(const at::Tensor& used);
   bool hand_over(ShardUnit& unit);
   void check_parameters() const;
-  double gradient_norm() override;
   at::Tensor gradient_of(size_t parameter) const;
   at::Tensor gather_member(size_t parameter, const at::Tensor& shard);
 

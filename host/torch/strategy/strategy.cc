@@ -13,23 +13,23 @@
 
 namespace coupler::strategy {
 
-namespace {
-
-// Scales the gradients by max_norm / norm if that is below 1.
-void scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm) {
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor >= 1) return;
-  residency::visit_in_groups(gradients,
-                             [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
+std::vector<at::Tensor> Strategy::gradients_of(const GradientNorm& which) {
+  if (!which.parameters) return flat().gradients();
+  std::vector<at::Tensor> result;
+  for (const ParameterPart& part : parts()) {
+    if (!which.covers(part.parameter) || !part.optimizer_tensor.defined()) continue;
+    const at::Tensor& gradient = part.optimizer_tensor.grad();
+    if (gradient.defined()) result.push_back(gradient);
+  }
+  return result;
 }
 
-}  // namespace
-
-double Strategy::clip_grad_norm(double max_norm) {
+void Strategy::limit_gradients(const GradientNorm& which, double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return;
   const at::NoGradGuard no_grad;
-  const double norm = gradient_norm();
-  scale_to_norm(flat().gradients(), norm, max_norm);
-  return norm;
+  residency::visit_in_groups(gradients_of(which),
+                             [&](at::TensorList bunch) { at::_foreach_mul_(bunch, factor); });
 }
 
 void Strategy::clip_grad_value(double max_value) {
@@ -37,9 +37,9 @@ void Strategy::clip_grad_value(double max_value) {
   for (at::Tensor& gradient : flat().gradients()) gradient.clamp_(-max_value, max_value);
 }
 
-size_t Strategy::first_not_finite() {
+size_t Strategy::first_not_finite(const GradientNorm& which) {
   for (const ParameterPart& part : parts()) {
-    if (!part.optimizer_tensor.defined()) continue;
+    if (!which.covers(part.parameter) || !part.optimizer_tensor.defined()) continue;
     const at::Tensor& gradient = part.optimizer_tensor.grad();
     if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) return part.parameter;
   }

@@ -38,9 +38,10 @@ class Strategy : public ModelState {
   // Ask for it each time: it may be replaced between two backwards.
   virtual GradientSync& gradient_sync() = 0;
 
-  // Returns the 2-norm over all gradients of this model and scales them so that it is at most
-  // max_norm. Throws Error naming a parameter if the norm is not finite. Collective.
-  double clip_grad_norm(double max_norm);
+  // The norm over all ranks. Throws Error naming a parameter if it is not finite. Collective.
+  virtual double gradient_norm(const GradientNorm& which) = 0;
+  // Scales these gradients by max_norm / norm if that is below 1.
+  void limit_gradients(const GradientNorm& which, double norm, double max_norm);
   void clip_grad_value(double max_value);
 
   // The whole gradient of a parameter of model().parameters; undefined if no rank has one.
@@ -54,12 +55,11 @@ class Strategy : public ModelState {
 
  protected:
   void describe(StrategyDescription description) { description_ = std::move(description); }
-  // The 2-norm over all gradients of this model. Throws Error (throw_not_finite) if it is not
-  // finite. Collective.
-  virtual double gradient_norm() = 0;
-  // The first parameter that has a gradient with infinite or NaN elements on this rank; the number
-  // of parameters if there is none.
-  size_t first_not_finite();
+  // This rank's gradients of these parameters, in as few tensors as possible.
+  std::vector<at::Tensor> gradients_of(const GradientNorm& which);
+  // The first of these parameters that has a gradient with infinite or NaN elements on this rank;
+  // the number of parameters if there is none.
+  size_t first_not_finite(const GradientNorm& which);
 
  private:
   StrategyDescription description_;

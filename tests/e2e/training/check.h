@@ -63,6 +63,7 @@ std::vector<Check> all_checks();
 std::vector<Check> parity_checks();
 std::vector<Check> accumulation_checks();
 std::vector<Check> behavior_checks();
+std::vector<Check> step_argument_checks();
 std::vector<Check> process_checks();
 std::vector<Check> collectives_checks();
 std::vector<Check> metrics_checks();

@@ -187,6 +187,43 @@ void one_scope_for_all(Accelerator& accelerator) {
   EXPECT(!torch::equal(inside, before), "the step changed nothing");
 }
 
+// The weights of a new model after three epochs; steps(net, batches, step) trains one.
+template <class Steps>
+std::vector<torch::Tensor> trained(Accelerator& accelerator, const Steps& steps) {
+  Classifier model = classifier();
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  auto loader = coupler::data_loader(coupler::TensorDataset(joined(0).first, joined(0).second),
+                                     {.batch_size = kExamples / accelerator.world_size()});
+  auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+  const auto step = [&, &net = net, &opt = opt](const torch::Tensor& loss) {
+    accelerator.backward(loss);
+    opt.step();
+    opt.zero_grad();
+  };
+  for (int epoch = 0; epoch < 3; ++epoch) steps(net, batches, step);
+  return weights_of(accelerator, net);
+}
+
+// Without any scope, the bodies of loops compute as in one.
+void flag_alone(Accelerator& accelerator, torch::ScalarType type) {
+  const auto by_flag = trained(accelerator, [&](Classifier& net, auto& batches, const auto& step) {
+    for (auto& batch : batches) {
+      const auto output = net->forward(batch.data);
+      EXPECT(output.scalar_type() == type, "a loop's body is no autocast scope");
+      step(torch::cross_entropy_loss(output, batch.target));
+    }
+    EXPECT(type_of_a_product() == torch::kFloat, "autocast after the loop");
+  });
+  const auto by_scope = trained(accelerator, [&](Classifier& net, auto&, const auto& step) {
+    step(autocast_loss(accelerator, net, 0));
+  });
+  // With three ranks, sums may be taken in another order.
+  for (size_t i = 0; i < by_flag.size(); ++i) {
+    EXPECT(torch::allclose(by_flag[i], by_scope[i], 1e-5, 1e-6),
+           "a loop does not train as a scope does");
+  }
+}
+
 // Around 100 bf16 has a resolution of 0.5: statistics need higher precision.
 void narrow_batch_norm(Accelerator& accelerator) {
   auto generator = at::detail::createCPUGenerator(3);
@@ -206,6 +243,7 @@ void bf16(Accelerator& accelerator) {
   narrow_batch_norm(accelerator);
   scopes(accelerator, torch::kBFloat16);
   one_scope_for_all(accelerator);
+  flag_alone(accelerator, torch::kBFloat16);
   loss_falls(accelerator);
   EXPECT(accelerator.loss_scale() == 1, "bf16 scales the loss");
 }
@@ -243,6 +281,7 @@ void fp8(Accelerator& accelerator) {
   fp8_layers(accelerator);
   scopes(accelerator, torch::kBFloat16);
   one_scope_for_all(accelerator);
+  flag_alone(accelerator, torch::kBFloat16);
   loss_falls(accelerator);
   EXPECT(accelerator.loss_scale() == 1, "fp8 scales the loss");
 }
@@ -348,6 +387,15 @@ void accumulating(Accelerator& accelerator) {
   }
 }
 
+void no_closure(Accelerator& accelerator) {
+  Classifier model = classifier();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const std::string message =
+      error_of([&, &opt = opt] { opt.step([] { return torch::ones({}); }); });
+  EXPECT(message.find("step(closure) with fp16") != std::string::npos, message);
+}
+
 void half_parameters(Accelerator& accelerator) {
   Classifier model = classifier();
   model->to(torch::kHalf);
@@ -365,6 +413,7 @@ void fp16(Accelerator& accelerator, double tolerance) {
   grows(accelerator);
   accumulating(accelerator);
   loss_falls(accelerator, tolerance);
+  no_closure(accelerator);
   half_parameters(accelerator);
 }
 

@@ -2,13 +2,17 @@
 #include "precision/precision.h"
 
 #include <coupler/accelerator.h>
+#include <coupler/data_loader.h>
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "precision/fp8_linear.h"
 
@@ -112,6 +116,141 @@ TEST(Autocast, OtherSums_KeepTheirTypes) {
   EXPECT_EQ(wide.max().item<float>(), fine - 1);
 }
 
+c10::ScalarType product_type() { return at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); }
+
+// A dataset that notes the type in which it multiplies.
+struct MultiplyingDataset : torch::data::datasets::Dataset<MultiplyingDataset> {
+  torch::data::Example<> get(size_t) override {
+    *seen = product_type();
+    return {at::ones({2}), at::ones({1})};
+  }
+  std::optional<size_t> size() const override { return 4; }
+  std::shared_ptr<c10::ScalarType> seen = std::make_shared<c10::ScalarType>(at::kByte);
+};
+
+// Loops over prepared loaders are scopes while their bodies run.
+class LoopScope : public ::testing::Test {
+ protected:
+  auto loader() {
+    auto made = data_loader(MultiplyingDataset(), {.batch_size = 2});
+    accelerator_.prepare(made);
+    return made;
+  }
+  ~LoopScope() override { EXPECT_EQ(product_type(), at::kFloat) << "autocast after the test"; }
+
+  Accelerator accelerator_{with("bf16")};
+};
+
+TEST_F(LoopScope, Body_IsAutocastButNotTheDataset) {
+  auto batches = loader();
+  int bodies = 0;
+  for ([[maybe_unused]] auto& batch : batches) {
+    EXPECT_EQ(product_type(), at::kBFloat16);
+    ++bodies;
+  }
+  EXPECT_EQ(bodies, 2);
+  EXPECT_EQ(*batches.dataset().seen, at::kFloat);
+  EXPECT_EQ(product_type(), at::kFloat);
+}
+
+TEST_F(LoopScope, BreakAndExceptions_EndIt) {
+  auto batches = loader();
+  for ([[maybe_unused]] auto& batch : batches) break;
+  EXPECT_EQ(product_type(), at::kFloat);
+  try {
+    for ([[maybe_unused]] auto& batch : batches) throw std::runtime_error("the user's own");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(product_type(), at::kFloat);
+}
+
+TEST_F(LoopScope, ProgramsOwnScopes_Count) {
+  auto outer = loader(), inner = loader();
+  for ([[maybe_unused]] auto& batch : outer) {
+    const auto full = accelerator_.autocast(false);
+    EXPECT_EQ(product_type(), at::kFloat);
+    for ([[maybe_unused]] auto& other : inner) EXPECT_EQ(product_type(), at::kFloat);
+    EXPECT_EQ(product_type(), at::kFloat);
+  }
+  const auto full = accelerator_.autocast(false);
+  for ([[maybe_unused]] auto& batch : outer) EXPECT_EQ(product_type(), at::kFloat);
+}
+
+TEST_F(LoopScope, NestedAndAlternatingLoops_ShareIt) {
+  auto first = loader(), second = loader();
+  for ([[maybe_unused]] auto& batch : first) {
+    for ([[maybe_unused]] auto& other : second) EXPECT_EQ(product_type(), at::kBFloat16);
+    EXPECT_EQ(product_type(), at::kBFloat16);
+  }
+  auto one = first.begin();
+  auto two = second.begin();
+  ++one;
+  EXPECT_EQ(product_type(), at::kBFloat16);
+  ++one;
+  EXPECT_EQ(one, first.end());
+  EXPECT_EQ(product_type(), at::kBFloat16) << "the second loop has not ended";
+  ++two;
+  ++two;
+  EXPECT_EQ(two, second.end());
+}
+
+// The loop's scope ends before one that began in its body.
+TEST_F(LoopScope, ScopeThatOutlivesTheBody_StaysAndEnds) {
+  auto batches = loader();
+  for (auto batch = batches.begin(); batch != batches.end();) {
+    const auto full = accelerator_.autocast(false);
+    ++batch;
+    EXPECT_EQ(product_type(), at::kFloat);
+  }
+  EXPECT_EQ(product_type(), at::kFloat);
+  auto batch = batches.begin();
+  {
+    const auto reduced = accelerator_.autocast();
+    batch = batches.end();
+    EXPECT_EQ(product_type(), at::kBFloat16);
+  }
+}
+
+TEST_F(LoopScope, ExplicitOrAnotherPrecision_OpensNone) {
+  for (const AcceleratorOptions& options :
+       {AcceleratorOptions{.mixed_precision = "bf16", .autocast = "explicit"}, with("no")}) {
+    Accelerator accelerator(options);
+    auto batches = data_loader(MultiplyingDataset(), {.batch_size = 2});
+    accelerator.prepare(batches);
+    for ([[maybe_unused]] auto& batch : batches) EXPECT_EQ(product_type(), at::kFloat);
+  }
+}
+
+TEST_F(LoopScope, LoaderThatOutlivesItsAccelerator_OpensNone) {
+  auto batches = data_loader(MultiplyingDataset(), {.batch_size = 2});
+  { Accelerator(with("bf16")).prepare(batches); }
+  for ([[maybe_unused]] auto& batch : batches) EXPECT_EQ(product_type(), at::kFloat);
+}
+
+// An optimizer of the program's own, whose products are not rounded.
+TEST_F(LoopScope, OptimizersProducts_AreInFullPrecision) {
+  class Multiplying : public torch::optim::SGD {
+   public:
+    using SGD::SGD;
+    at::Tensor step(LossClosure closure = nullptr) override {
+      seen = product_type();
+      return SGD::step(std::move(closure));
+    }
+    c10::ScalarType seen = at::kByte;
+  };
+  torch::nn::Linear model(2, 1);
+  Multiplying optimizer(model->parameters(), 0.1);
+  auto batches = loader();
+  auto [net, opt] = accelerator_.prepare(model, optimizer);
+  for (auto& batch : batches) {
+    accelerator_.backward(net->forward(batch.data).to(at::kFloat).sum());
+    opt.step();
+    opt.zero_grad();
+    break;
+  }
+  EXPECT_EQ(optimizer.seen, at::kFloat);
+}
+
 TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
   const std::string bf16 = log_of_a_step("bf16", true);
   EXPECT_NE(bf16.find("mixed precision bf16: 'torch::nn::LinearImpl' is stored in Float, computed "
@@ -133,7 +272,9 @@ TEST(PrecisionLog, Scheduler_PrintsItsUnitAndEnd) {
 }
 
 TEST(PrecisionLog, MixedPrecisionWithoutAScope_IsWarnedAbout) {
-  constexpr const char* kWarning = "there was no accelerator.autocast() before this backward";
+  constexpr const char* kWarning =
+      "there was no loop over a prepared data loader and no accelerator.autocast() before this "
+      "backward";
   EXPECT_NE(log_of_a_step("bf16", false).find(kWarning), std::string::npos);
   EXPECT_EQ(log_of_a_step("bf16", true).find(kWarning), std::string::npos);
   EXPECT_EQ(log_of_a_step("no", false).find(kWarning), std::string::npos);

@@ -1,0 +1,242 @@
+// The arguments of backward, clip_grad_norm and step, against LibTorch on the joined batch.
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "check.h"
+
+namespace {
+
+using coupler::Accelerator;
+
+constexpr int64_t kJoinedRows = 24;  // divisible by world sizes 1 to 4
+constexpr double kMaximum = std::numeric_limits<double>::infinity();  // as a type of norm
+
+// A prepared model and its copy, which LibTorch trains alone.
+struct Twins {
+  explicit Twins(Accelerator& accelerator) : accelerator(accelerator) {
+    torch::manual_seed(11);
+    Net model;
+    net = accelerator.prepare(model);
+    torch::manual_seed(11);
+    reference = Net();
+  }
+  torch::Tensor own_loss(int step) {
+    return loss_of(net, own_part(joined_batch(step, kJoinedRows), accelerator.rank(),
+                                 accelerator.world_size()));
+  }
+  torch::Tensor joined_loss(int step) {
+    return loss_of(reference, joined_batch(step, kJoinedRows));
+  }
+  void expect_equal_gradients(const std::string& what) {
+    for (size_t i = 0; i < trainable(net).size(); ++i) {
+      const torch::Tensor ours = accelerator.gradient(trainable(net)[i]);
+      const torch::Tensor theirs = trainable(reference)[i].grad();
+      EXPECT(ours.defined() == theirs.defined(), what + ": is gradient " + std::to_string(i) +
+                                                     " there? ours " +
+                                                     std::to_string(ours.defined()));
+      if (!ours.defined()) continue;
+      EXPECT(torch::allclose(ours, theirs, 1e-8, 1e-10),
+             what + ": gradient " + std::to_string(i) + " differs");
+    }
+  }
+
+  Accelerator& accelerator;
+  Net net{nullptr}, reference{nullptr};
+};
+
+void norm_types(Accelerator& accelerator) {
+  for (const double type : {1.0, 2.0, 3.5, kMaximum}) {
+    Twins twins(accelerator);
+    accelerator.backward(twins.own_loss(0));
+    twins.joined_loss(0).backward();
+    const double norm = accelerator.clip_grad_norm(twins.net, 0.01, type);
+    const double expected =
+        torch::nn::utils::clip_grad_norm_(trainable(twins.reference), 0.01, type);
+    EXPECT(std::abs(norm - expected) < 1e-6 * expected,
+           "the norm is " + std::to_string(norm) + ", expected " + std::to_string(expected));
+    twins.expect_equal_gradients("norm type " + std::to_string(type));
+  }
+}
+
+// Only these are measured and scaled.
+void norm_of_some(Accelerator& accelerator) {
+  for (const double type : {2.0, kMaximum}) {
+    Twins twins(accelerator);
+    accelerator.backward(twins.own_loss(0));
+    twins.joined_loss(0).backward();
+    const auto some = [](Net& net) {
+      return std::vector<torch::Tensor>{net->hidden->bias, net->embedding->weight};
+    };
+    const double norm = accelerator.clip_grad_norm(some(twins.net), 0.01, type);
+    const double expected = torch::nn::utils::clip_grad_norm_(some(twins.reference), 0.01, type);
+    EXPECT(std::abs(norm - expected) < 1e-6 * expected, "the norm is " + std::to_string(norm));
+    twins.expect_equal_gradients("some parameters");
+  }
+}
+
+void norm_of_two_models(Accelerator& accelerator) {
+  Twins one(accelerator), two(accelerator);
+  accelerator.backward(one.own_loss(0) + 3 * two.own_loss(1));
+  (one.joined_loss(0) + 3 * two.joined_loss(1)).backward();
+  const auto both = [](Net& a, Net& b) {
+    return std::vector<torch::Tensor>{a->hidden->weight, b->embedding->weight, b->hidden->bias};
+  };
+  const double norm = accelerator.clip_grad_norm(both(one.net, two.net), 0.01);
+  const double expected =
+      torch::nn::utils::clip_grad_norm_(both(one.reference, two.reference), 0.01);
+  EXPECT(std::abs(norm - expected) < 1e-6 * expected, "the norm is " + std::to_string(norm));
+  one.expect_equal_gradients("the first model");
+  two.expect_equal_gradients("the second model");
+}
+
+void retained_graph(Accelerator& accelerator) {
+  Twins twins(accelerator);
+  const torch::Tensor own = twins.own_loss(0), joined = twins.joined_loss(0);
+  accelerator.backward(own, {.retain_graph = true});
+  accelerator.backward(own);
+  joined.backward({}, /*retain_graph=*/true);
+  joined.backward();
+  twins.expect_equal_gradients("two backwards");
+}
+
+void some_inputs(Accelerator& accelerator) {
+  Twins twins(accelerator);
+  accelerator.backward(twins.own_loss(0), {.inputs = {twins.net->hidden->weight}});
+  twins.joined_loss(0).backward({}, false, false,
+                                std::vector<torch::Tensor>{twins.reference->hidden->weight});
+  twins.expect_equal_gradients("one input");
+}
+
+// The gradient of an input in the loss, as in a gradient penalty.
+void graph_of_gradients(Accelerator& accelerator) {
+  torch::manual_seed(3);
+  torch::nn::Linear model(4, 4), reference(nullptr);
+  reference = torch::nn::Linear(4, 4);
+  auto net = accelerator.prepare(model);
+  {
+    const torch::NoGradGuard no_grad;
+    accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
+      reference->named_parameters()[name].copy_(value);
+    });
+  }
+  const auto penalty = [](const torch::Tensor& gradient) { return gradient.square().sum(); };
+  const torch::Tensor all =
+      torch::arange(kJoinedRows * 4, torch::kFloat).reshape({kJoinedRows, 4}) / 50;
+  const int64_t rows = kJoinedRows / accelerator.world_size();
+  torch::Tensor x = all.narrow(0, accelerator.rank() * rows, rows).clone().requires_grad_();
+  accelerator.backward(net->forward(x).tanh().sum(), {.create_graph = true, .inputs = {x}});
+  EXPECT(x.grad().requires_grad(), "the gradient of an input has no graph");
+  const torch::Tensor gradient = x.grad();
+  x.mutable_grad().reset();
+  accelerator.backward(penalty(gradient));
+  torch::Tensor y = all.clone().requires_grad_();
+  const torch::Tensor theirs =
+      torch::autograd::grad({reference->forward(y).tanh().sum()}, {y}, {}, true, true)[0];
+  penalty(theirs).backward();
+  EXPECT(torch::allclose(accelerator.gradient(net->weight) * accelerator.world_size(),
+                         reference->weight.grad(), 1e-4, 1e-5),
+         "the gradient of the penalty differs");
+}
+
+// Without a search, a closure runs once, and the step is the usual one.
+void closure_of_sgd(Accelerator& accelerator) {
+  Twins twins(accelerator);
+  torch::optim::SGD optimizer(trainable(twins.net), 0.1);
+  torch::optim::SGD other(trainable(twins.reference), 0.1);
+  auto opt = accelerator.prepare(optimizer);
+  int evaluations = 0;
+  const torch::Tensor loss = opt.step([&] {
+    ++evaluations;
+    opt.zero_grad();
+    const torch::Tensor result = twins.own_loss(0);
+    accelerator.backward(result);
+    return result;
+  });
+  const torch::Tensor expected = twins.joined_loss(0);
+  expected.backward();
+  other.step();
+  EXPECT(evaluations == 1, "the closure ran " + std::to_string(evaluations) + " times");
+  EXPECT(torch::allclose(loss, expected), "the loss is not the mean over ranks");
+  EXPECT(!loss.requires_grad(), "the loss has a graph");
+  twins.expect_equal_gradients("after step(closure)");
+  accelerator.for_each_tensor(twins.net, [&](const std::string& name, const torch::Tensor& value) {
+    EXPECT(torch::allclose(value, twins.reference->named_parameters()[name]), "after it: " + name);
+  });
+}
+
+// The search sees the losses of all ranks.
+void closure_of_lbfgs(Accelerator& accelerator) {
+  Twins twins(accelerator);
+  const auto options = torch::optim::LBFGSOptions(0.5).max_iter(6).line_search_fn("strong_wolfe");
+  torch::optim::LBFGS optimizer(trainable(twins.net), options);
+  torch::optim::LBFGS other(trainable(twins.reference), options);
+  std::unique_ptr<coupler::Optimizer> opt;
+  try {
+    opt = std::make_unique<coupler::Optimizer>(accelerator.prepare(optimizer));
+  } catch (const coupler::Error& error) {
+    const std::string message = error.what();
+    EXPECT(message.find("LBFGS needs all parameters at once") != std::string::npos, message);
+    return;  // a sharding backend
+  }
+  for (int step = 0; step < 3; ++step) {
+    opt->step([&] {
+      opt->zero_grad();
+      const torch::Tensor loss = twins.own_loss(step);
+      accelerator.backward(loss);
+      return loss;
+    });
+    other.step([&] {
+      other.zero_grad();
+      const torch::Tensor loss = twins.joined_loss(step);
+      loss.backward();
+      return loss;
+    });
+  }
+  for (size_t i = 0; i < trainable(twins.net).size(); ++i) {
+    EXPECT(torch::allclose(trainable(twins.net)[i], trainable(twins.reference)[i], 1e-6, 1e-8),
+           "parameter " + std::to_string(i) + " differs from LibTorch's");
+    expect_same_everywhere(accelerator, trainable(twins.net)[i], "a parameter after LBFGS");
+  }
+}
+
+void wrong_arguments(Accelerator& accelerator) {
+  const auto expect_words = [](const std::string& message, const std::string& words) {
+    EXPECT(message.find(words) != std::string::npos, "'" + message + "' lacks '" + words + "'");
+  };
+  Twins twins(accelerator);
+  torch::optim::SGD optimizer(trainable(twins.net), 0.1);
+  auto opt = accelerator.prepare(optimizer);
+  const torch::Tensor loss = twins.own_loss(0);
+  expect_words(error_of([&] { accelerator.clip_grad_norm(twins.net, 1.0, 0); }),
+               "norm_type is 0, but must be above 0");
+  expect_words(error_of([&] {
+                 accelerator.clip_grad_norm({torch::ones({2, 3})}, 1.0);
+               }),
+               "a tensor of shape [2, 3] is not a parameter of a prepared model");
+  expect_words(error_of([&] { accelerator.backward(loss, {.inputs = {torch::ones({2})}}); }),
+               "inputs[0] does not require a gradient");
+  expect_words(error_of([&] { accelerator.backward(loss, {.inputs = {loss}}); }),
+               "inputs[0] is not a leaf of the graph");
+  expect_words(error_of([&] { opt.step([] { return torch::Tensor(); }); }),
+               "the closure of step returned an undefined tensor");
+  const auto window = accelerator.accumulate(twins.net);
+  expect_words(error_of([&] { opt.step([&] { return loss; }); }),
+               "step(closure) inside accelerator.accumulate");
+}
+
+}  // namespace
+
+std::vector<Check> step_argument_checks() {
+  return {
+      {"norm_types", norm_types},
+      {"norm_of_some", norm_of_some},
+      {"norm_of_two_models", norm_of_two_models},
+      {"retained_graph", retained_graph},
+      {"some_inputs", some_inputs},
+      {"graph_of_gradients", graph_of_gradients},
+      {"closure_of_sgd", closure_of_sgd},
+      {"closure_of_lbfgs", closure_of_lbfgs},
+      {"wrong_arguments", wrong_arguments},
+  };
+}
