@@ -1,5 +1,5 @@
 """The rows of the section "Every name" of docs/from-accelerate.md: each has code, a key of the TOML file,
-a command of coupler, or "none" with the reason.
+a command of coupler, or "differently" or "no" with how or why. check_names.py reads the first column.
 
     rows.py PAGE FILE               writes the code as C++, one function for each row; rows.h declares the names
     rows.py PAGE --program COUPLER  tries the keys and commands
@@ -15,9 +15,11 @@ first = text.index("## Every name")
 begin = text.count("\n", 0, first) + 1
 code, keys, commands = [], [], []
 count = 0
-for number, line in enumerate(text[first:].splitlines(), begin):
-    if not line.startswith("|") or line.startswith(("|---", "| Accelerate |")):
-        continue
+lines = text[first:].splitlines()
+for number, line in enumerate(lines, begin):
+    below = "".join(lines[number - begin + 1:number - begin + 2])
+    if not line.startswith("|") or line.startswith("|---") or below.startswith("|---"):
+        continue  # not a row, but text or a table's head
     cells = [cell.strip() for cell in re.split(r" \|(?= |$)", line[1:])]
     where = f"{page.name}:{number}"
     if len(cells) < 3:
@@ -25,11 +27,11 @@ for number, line in enumerate(text[first:].splitlines(), begin):
     names, ours, differs = cells[:3]
     count += 1
     span = re.fullmatch(r"`([^`]+)`", ours)
-    if ours == "none":
+    if ours in ("differently", "no"):
         if not differs:
-            sys.exit(f"{where}: {names} has no counterpart, and the reason is missing")
+            sys.exit(f"{where}: {names}: {ours}, but the third column does not say how or why")
     elif not span:
-        sys.exit(f"{where}: '{ours}' is neither a code span nor none")
+        sys.exit(f"{where}: '{ours}' is neither a code span nor differently nor no")
     elif re.fullmatch(r"coupler [a-z-]+", span[1]):
         commands.append((where, span[1].split()[1]))
     elif key := re.fullmatch(r"([a-z_0-9.]+) = ([^;]+)", span[1]):
