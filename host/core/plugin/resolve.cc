@@ -139,9 +139,7 @@ std::string find_plugin(const std::string& use, const config::BackendConfig& bac
   throw Error(ErrorCode::kPlugin, not_found(use, backend),
               {-1, "backend.use",
                // Accelerate's users expect it to be a device like any other.
-               use == "tpu" ? "TPUs need a third party's plugin, which Coupler does not include: "
-                              "install it, and name its folder in backend.plugin_path or "
-                              "COUPLER_PLUGIN_PATH"
+               use == "tpu" ? "TPUs are not supported: LibTorch has no XLA in C++"
                             : "set backend.use to one of these names or to a path with a slash, or "
                               "add the plugin's folder to backend.plugin_path or "
                               "COUPLER_PLUGIN_PATH"});

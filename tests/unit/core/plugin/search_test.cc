@@ -88,7 +88,7 @@ TEST_F(PluginSearch, UnknownName_ListsWhereItLookedAndWhatThereIs) {
 TEST_F(PluginSearch, Tpu_SaysThatItIsAThirdPartys) {
   const std::string message =
       message_of(ErrorCode::kPlugin, [&] { plugin::find_plugin("tpu", {}); });
-  expect_text(message, "TPUs need a third party's plugin");
+  expect_text(message, "TPUs are not supported: LibTorch has no XLA in C++");
 }
 
 }  // namespace

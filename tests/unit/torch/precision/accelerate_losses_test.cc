@@ -71,18 +71,18 @@ struct ConvNet : nn::Module {
 
 // As in Python. For inputs of three dimensions, LibTorch's layer rounds the product before it adds
 // the bias, which would move the losses by 3e-3.
-at::Tensor apply(const nn::Linear& layer, const at::Tensor& x) {
+at::Tensor linear_of(const nn::Linear& layer, const at::Tensor& x) {
   return at::linear(x, layer->weight, layer->bias);
 }
 
 struct Block : nn::Module {
   at::Tensor forward(at::Tensor x) {
-    std::vector<at::Tensor> parts = apply(qkv, norm1(x)).chunk(3, -1);
+    std::vector<at::Tensor> parts = linear_of(qkv, norm1(x)).chunk(3, -1);
     for (at::Tensor& part : parts) part = part.unflatten(-1, {kHeads, -1}).transpose(1, 2);
     const at::Tensor attended =
         at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, /*is_causal=*/true);
-    x = x + apply(out, attended.transpose(1, 2).flatten(2));
-    return x + apply(down, at::gelu(apply(up, norm2(x))));
+    x = x + linear_of(out, attended.transpose(1, 2).flatten(2));
+    return x + linear_of(down, at::gelu(linear_of(up, norm2(x))));
   }
   nn::LayerNorm norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({kWidth})));
   nn::Linear qkv = register_module("qkv", nn::Linear(kWidth, 3 * kWidth));
