@@ -1,5 +1,5 @@
-// coupler config: creates a configuration from answers or from another program's, checks one, and
-// explains where each value comes from.
+// coupler config: creates a configuration from answers or from another program's, updates or checks
+// one, and explains where each value comes from.
 #include "config/config.h"
 
 #include <coupler/error.h>
@@ -23,9 +23,10 @@
 #include "base/file_descriptor.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "cli/config/config_import.h"
 #include "cli/config/config_questions.h"
 #include "cli/config/prompt.h"
+#include "cli/import/config_import.h"
+#include "cli/import/config_update.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
 #include "config/schema.h"
@@ -107,11 +108,11 @@ void write_and_report(const ConfigDraft& draft, const Arguments& arguments,
 }
 
 // Reads at most 1 MiB: anything longer is not a configuration.
-std::string read_input(const std::string& path) {
+std::string read_input(const std::string& path, const std::string& hint) {
   constexpr size_t kMost = size_t{1} << 20;
   const auto fail = [&](const std::string& why) {
     throw Error(ErrorCode::kIo, fmt::format("cannot read {}: {}", path, why),
-                {.subject = path, .hint = "give YAML of `accelerate config`, or DeepSpeed's JSON"});
+                {.subject = path, .hint = hint});
   };
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) fail(errno_message());
@@ -131,13 +132,43 @@ std::string read_input(const std::string& path) {
 
 int import_file(const Arguments& arguments) {
   const std::string path = arguments.place(0);
-  const std::string text = read_input(path);
+  const std::string text =
+      read_input(path, "give YAML of `accelerate config`, or DeepSpeed's JSON");
   require_output(arguments);
   const Import imported = import_text(text, path);
   std::fputs(describe(imported).c_str(), stdout);
   write_and_report(imported.draft, arguments,
                    fmt::format("Imported from {}",
                                for_message(std::filesystem::path(path).filename().string())));
+  return 0;
+}
+
+// Other programs' files have other forms and keys, so they are converted, not updated.
+void refuse_foreign(const Arguments& arguments, const std::string& path, const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string::npos && text[first] == '{';
+  if (!is_json && !path.ends_with(".yaml") && !path.ends_with(".yml")) return;
+  arguments.refuse(fmt::format("{} is another program's file, not TOML", path), path,
+                   fmt::format("convert it: coupler config import {}", path));
+}
+
+int update_file(const Arguments& arguments) {
+  const std::string named = arguments.value("--config_file", "train.toml");
+  const std::string path = arguments.place(0, named);
+  if (arguments.has("--config_file") && path != named)
+    arguments.refuse(fmt::format("'{}' and --config_file '{}' name two files", path, named), path,
+                     "name one");
+  const std::string text = read_input(path, "name the file: coupler config update FILE");
+  refuse_foreign(arguments, path, text);
+  const UpdatedConfig updated = update_config(text, path, renamed_keys());
+  if (updated.changes.empty()) {
+    config::load_config({.file = path});  // throws for a key of no version
+    std::printf("%s has today's form; nothing was changed.\n", path.c_str());
+    return 0;
+  }
+  write_config(path, updated.text, /*force=*/true);
+  for (const std::string& change : updated.changes) std::printf("%s\n", change.c_str());
+  std::printf("Updated %s.\n", path.c_str());
   return 0;
 }
 
@@ -202,6 +233,13 @@ Command config_command() {
             .forms = {"FILE"},
             .options = {kOutput, kForce},
             .run = import_file},
+           {.name = "update",
+            .summary =
+                "give the keys of FILE (default: ./train.toml) that were renamed their names "
+                "of today, and list them; values and comments stay",
+            .forms = {"[FILE]"},
+            .options = {{"--config_file FILE", "the same as FILE"}},
+            .run = update_file},
            config_check_command(),
            config_keys_command(),
            recommend_command(),

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/config/config_draft.h"
+#include "cli/import/config_draft.h"
 
 namespace coupler::cli {
 

@@ -1,5 +1,6 @@
-// The options of `accelerate launch` and what they mean here: an option of ours, a configuration
-// key, nothing (already the default), or an error that gives the reason.
+// The options of `accelerate launch`, made of the table that `coupler config import` also uses
+// (cli/import/accelerate_words.h): an option of ours, configuration keys, nothing (it is so
+// anyway), or an error that gives the reason.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -7,148 +8,126 @@
 #include <array>
 
 #include "base/text.h"
+#include "cli/import/accelerate_words.h"
 #include "cli/launch/launch_options.h"
 #include "config/validate.h"
 
 namespace coupler::cli {
 namespace {
 
-using O = LaunchOptions;
-using S = const std::string;
+constexpr std::string_view kAccelerate = "options of accelerate launch";
 
-// Applies one of our own options; messages name the option as it was written.
-void as(const char* ours, O& options, S& value, S& as_written) {
-  for (const LaunchOption& one : own_launch_options()) {
-    if (one.option.is(ours)) {
-      one.apply(options, value, as_written);
-    }
+// Those that say something about the backend; backend_overrides() needs the configuration for it.
+constexpr std::array<std::pair<std::string_view, bool BackendFlags::*>, 4> kBackendFlags = {
+    {{"--cpu", &BackendFlags::cpu},
+     {"--multi_gpu", &BackendFlags::multi_gpu},
+     {"--use_fsdp", &BackendFlags::use_fsdp},
+     {"--use_deepspeed", &BackendFlags::use_deepspeed}}};
+
+// Sets the keys that a row stands for, or refuses the option.
+void apply_rule_of(const AccelerateWord& word, LaunchOptions& options, const std::string& value,
+                   const std::string& as_written) {
+  ConfigDraft draft;
+  const bool is_switch = Option{word.option, {}}.value().empty();
+  const Answer answer = word.rule(draft, is_switch ? "true" : value);
+  const std::string text = value.empty() ? as_written : fmt::format("{} {}", as_written, value);
+  if (answer.kind == Answer::Kind::kUnsupported) {
+    refuse_option(as_written, value, answer.why,
+                  answer.instead.empty() ? "omit it" : answer.instead);
+  }
+  if (answer.kind == Answer::Kind::kWrong) {
+    refuse_option(as_written, value, answer.why, "correct the value");
+  }
+  for (const auto& [key, set] : draft.entries()) {
+    const bool quoted = set.size() > 1 && set.front() == '"';
+    note_setter(options, key, {as_written, quoted ? set.substr(1, set.size() - 2) : set, text});
+    options.request.overrides.push_back(fmt::format("{}={}", key, set));
+  }
+  if (draft.entries().empty() && !answer.why.empty())
+    options.remarks.push_back(fmt::format("{} has no effect: {}", text, answer.why));
+}
+
+void apply_word(const AccelerateWord& word, LaunchOptions& options, const std::string& value,
+                const std::string& as_written) {
+  for (const auto& [name, flag] : kBackendFlags) {
+    if (!Option{word.option, {}}.is(name)) continue;
+    options.backend.*flag = true;
+    return;
+  }
+  if (word.launch_words.empty()) {
+    apply_rule_of(word, options, value, as_written);
+  } else {
+    apply_words(options, word.launch_words, value, as_written);
   }
 }
 
-constexpr std::string_view kAccelerate = "Accelerate-compatible options, with - or _";
-
-void nothing(O&, S&, S&) {}
-
-[[noreturn]] void refuse_flag(S& as_written, const char* reason, const char* fix) {
-  fail_usage(fmt::format("{}: {}", as_written, reason), as_written, fix);
+// " (train.toml:3:1)"; "" for a default.
+std::string place_of(const config::Config& config, const std::string& key) {
+  const auto source = config.sources.find(key);
+  return source == config.sources.end() ? "" : fmt::format(" ({})", source->second.text);
 }
 
-// Accelerate takes the name or its number, starting from 1.
-void sharding_strategy(O& options, S& value, S& as_written) {
-  constexpr std::array kNames = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard"};
-  std::string name = lower(value);
-  if (name.size() == 1 && name[0] >= '1' && name[0] <= '4') {
-    name = kNames[static_cast<size_t>(name[0] - '1')];
+// Whether our own table or another launcher's has an option of this name.
+bool is_elsewhere(const AccelerateWord& word) {
+  const std::string name = Option{word.option, {}}.names()[0];
+  for (const auto* table : {&own_launch_options(), &torchrun_options(), &deepspeed_options()}) {
+    if (std::any_of(table->begin(), table->end(),
+                    [&](const LaunchOption& one) { return one.option.is(name); }))
+      return true;
   }
-  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
-    fail_usage(
-        fmt::format("{}: '{}' is not one of FULL_SHARD (1), SHARD_GRAD_OP (2), NO_SHARD (3), "
-                    "HYBRID_SHARD (4)",
-                    as_written, value),
-        as_written);
-  }
-  options.request.overrides.push_back(text_override("backend.fsdp.strategy", name));
-}
-
-void set_number(O& options, const char* key, S& value, S& as_written, int least, int most) {
-  const int number = parse_number(value, least, most, as_written, key);
-  options.request.overrides.push_back(fmt::format("{}={}", key, number));
+  return false;
 }
 
 }  // namespace
 
 const std::vector<LaunchOption>& accelerate_options() {
-  static const std::vector<LaunchOption> options = {
-      {{"--num_processes N", "same as -n N", kAccelerate},
-       [](O& o, S& v, S& w) { as("-n", o, v, w); }},
-      {{"--num_machines M", "same as --machines M", kAccelerate},
-       [](O& o, S& v, S& w) { as("--machines", o, v, w); }},
-      {{"--main_process_ip H", "same as --main-address H", kAccelerate},
-       [](O& o, S& v, S& w) { as("--main-address", o, v, w); }},
-      {{"--main_process_port P", "same as --main-port P", kAccelerate},
-       [](O& o, S& v, S& w) { as("--main-port", o, v, w); }},
-      {{"--config_file FILE", "same as --config FILE", kAccelerate},
-       [](O& o, S& v, S& w) { as("--config", o, v, w); }},
-      {{"--mpirun_hostfile FILE", "same as --via mpirun --hostfile FILE", kAccelerate},
-       [](O& o, S& v, S& w) {
-         as("--hostfile", o, v, w);
-         o.via = Via::kMpirun;
-       }},
-      {{"--enable_cpu_affinity", "same as --bind numa", kAccelerate},
-       [](O& o, S&, S&) { o.bind = Bind::kNuma; }},
-      {{"--num_cpu_threads_per_process N", "same as -o launch.threads_per_process=N", kAccelerate},
-       [](O& o, S& v, S& w) { set_number(o, "launch.threads_per_process", v, w, 0, 4096); }},
-      {{"--mixed_precision no|bf16|fp16|fp8", "set training.mixed_precision", kAccelerate},
-       [](O& o, S& v, S& w) {
-         if (v != "no" && v != "bf16" && v != "fp16" && v != "fp8") {
-           fail_usage(fmt::format("{}: '{}' is not one of no, bf16, fp16, fp8", w, v), w);
-         }
-         o.request.overrides.push_back(text_override("training.mixed_precision", v));
-       }},
-      {{"--gradient_accumulation_steps N", "same as -o training.gradient_accumulation_steps=N",
-        kAccelerate},
-       [](O& o, S& v, S& w) {
-         set_number(o, "training.gradient_accumulation_steps", v, w, 1, 1 << 30);
-       }},
-      {{"--cpu", "train on CPUs", kAccelerate}, [](O& o, S&, S&) { o.backend.cpu = true; }},
-      {{"--multi_gpu", "train on CUDA devices", kAccelerate},
-       [](O& o, S&, S&) { o.backend.multi_gpu = true; }},
-      {{"--use_fsdp", "shard parameters, gradients and optimizer state", kAccelerate},
-       [](O& o, S&, S&) { o.backend.use_fsdp = true; }},
-      {{"--use_deepspeed", "shard by DeepSpeed's ZeRO stages", kAccelerate},
-       [](O& o, S&, S&) { o.backend.use_deepspeed = true; }},
-      {{"--fsdp_sharding_strategy full_shard|shard_grad_op|no_shard|hybrid_shard",
-        "what --use_fsdp shards; a number from 1 to 4 also works", kAccelerate},
-       sharding_strategy},
-      {{"--zero_stage 0|1|2|3", "the stage of --use_deepspeed", kAccelerate},
-       [](O& o, S& v, S& w) { set_number(o, "backend.deepspeed_like.stage", v, w, 0, 3); }},
-      {{"--same_network, --no_python, -q, --quiet", "no effect (already the default)", kAccelerate},
-       nothing},
-      {{"--tpu", ""},
-       [](O&, S&, S& w) {
-         refuse_flag(w, "there is no backend for TPUs", "omit it to run the program on CPUs");
-       }},
-      {{"--use_megatron_lm", ""},
-       [](O&, S&, S& w) {
-         refuse_flag(w, "Megatron-LM is not supported", "shard with --use_fsdp or --use_deepspeed");
-       }},
-      {{"--use_parallelism_config", ""},
-       [](O&, S&, S& w) {
-         refuse_flag(w, "tensor and context parallelism are not supported",
-                     "shard with --use_fsdp or --use_deepspeed; for pipeline parallelism, call "
-                     "coupler::prepare_pipeline in the program");
-       }},
-      {{"--dynamo_backend BACKEND", ""},
-       [](O&, S&, S& w) {
-         refuse_flag(w, "torch.compile is for Python; a C++ program is already compiled",
-                     "omit it");
-       }},
-      {{"-m, --module", ""},
-       [](O&, S&, S& w) {
-         refuse_flag(w, "programs are executables, not Python modules", "give the program's path");
-       }},
-      {{"--gpu_ids IDS", ""},
-       [](O&, S&, S& w) {
-         refuse_flag(w, "CUDA_VISIBLE_DEVICES selects the devices",
-                     "omit it, or set CUDA_VISIBLE_DEVICES=0,1 before the command");
-       }},
-      {{"--deepspeed_config_file FILE", ""},
-       [](O&, S&, S& w) {
-         refuse_flag(w, "DeepSpeed's JSON file is not read at launch",
-                     "convert it with `coupler config import`, or use --zero_stage or the keys of "
-                     "[backend.deepspeed_like] in train.toml");
-       }},
-  };
+  static const std::vector<LaunchOption> options = [] {
+    std::vector<LaunchOption> made;
+    for (const AccelerateWord& word : accelerate_words()) {
+      if (word.option.empty() || is_elsewhere(word)) continue;
+      made.push_back(
+          {{.spec = word.option, .doc = word.doc, .group = kAccelerate, .more = true},
+           [&word](LaunchOptions& o, const std::string& value, const std::string& written) {
+             apply_word(word, o, value, written);
+           }});
+    }
+    return made;
+  }();
   return options;
+}
+
+void check_keys_are_read(const LaunchOptions& options, const config::Config& config) {
+  struct Reader {
+    std::string_view start;  // of the keys
+    const char *key, *needed, *hint;
+    const std::string& value;
+  };
+  const std::string& use = config.backend.use;
+  if (use.find('/') != std::string::npos) return;  // a plugin's file has any name
+  const std::array readers = {Reader{"backend.fsdp.", "backend.use", "fsdp", "add --use_fsdp", use},
+                              Reader{"backend.deepspeed_like.", "backend.use", "deepspeed_like",
+                                     "add --use_deepspeed", use},
+                              Reader{"training.fp8_", "training.mixed_precision", "fp8",
+                                     "add --mixed_precision fp8", config.training.mixed_precision}};
+  for (const auto& [key, setter] : options.setters) {
+    for (const Reader& reader : readers) {
+      if (setter.name == "-o" || !key.starts_with(reader.start) || reader.value == reader.needed)
+        continue;
+      fail_usage(
+          fmt::format("{} has an effect only if {} is \"{}\", but it is \"{}\"{}", setter.text,
+                      reader.key, reader.needed, reader.value, place_of(config, reader.key)),
+          setter.name, fmt::format("{}, or omit {}", reader.hint, setter.name));
+    }
+  }
 }
 
 namespace {
 
 void check_unlike(const char* word, const std::string& key, const std::string& value,
-                  const std::string& wanted) {
+                  const std::string& wanted, const config::Config& config) {
   if (value != "auto" && value != wanted) {
-    fail_usage(fmt::format("{} means {} = \"{}\", but the configuration has \"{}\"", word, key,
-                           wanted, value),
+    fail_usage(fmt::format("{} means {} = \"{}\", but the configuration has \"{}\"{}", word, key,
+                           wanted, value, place_of(config, key)),
                key, fmt::format("omit {}, or change {}", word, key));
   }
 }
@@ -169,7 +148,7 @@ std::vector<std::string> backend_overrides(const BackendFlags& words,
   if (words.use_fsdp || words.use_deepspeed) {
     const char* word = words.use_fsdp ? "--use_fsdp" : "--use_deepspeed";
     const std::string wrapper = words.use_fsdp ? "fsdp" : "deepspeed_like";
-    check_unlike(word, "backend.use", use, wrapper);
+    check_unlike(word, "backend.use", use, wrapper, config);
     use = wrapper;
     overrides.push_back(text_override("backend.use", wrapper));
   }
@@ -182,7 +161,7 @@ std::vector<std::string> backend_overrides(const BackendFlags& words,
   const std::string key = wraps ? fmt::format("backend.{}.base", use) : "backend.use";
   const std::string transport = wraps ? config::wrapper_base(config.backend, use) : use;
   if (words.multi_gpu) {
-    check_unlike("--multi_gpu", key, transport, "nccl");
+    check_unlike("--multi_gpu", key, transport, "nccl", config);
     overrides.push_back(text_override(key, "nccl"));
   } else if (transport == "nccl") {
     fail_usage(fmt::format("--cpu needs a CPU transport, but {} is \"nccl\"", key), key,

@@ -216,7 +216,9 @@ int start_local(LaunchPlan& plan) {
 }
 
 int run_launch(const Arguments& arguments) {
-  LaunchPlan plan = make_launch_plan(read_launch_options(arguments));
+  const LaunchOptions options = read_launch_options(arguments);
+  LaunchPlan plan = make_launch_plan(options);
+  for (const std::string& remark : options.remarks) log(LogLevel::kWarning, "launch", remark);
   switch (plan.via) {
     case Via::kKubernetes:
       write_all(1, kubernetes_manifest(plan));
@@ -250,17 +252,21 @@ int run_launch(const Arguments& arguments) {
 }  // namespace
 
 Command launch_command() {
-  return {.name = "launch",
-          .summary = "start a program as a group of processes that train together",
-          .forms = {"PROGRAM [ARGUMENT]..."},
-          .options = launch_options(),
-          .description = {"Starts PROGRAM as several processes that train together, on this "
-                          "machine or through another launcher. Options come before PROGRAM; "
-                          "everything after it is passed to the program."},
-          .notes = {"Exit code: that of the first process that failed (128 + signal if killed), 2 "
-                    "for a usage or configuration error, 3 for an unusable backend."},
-          .examples = {"coupler launch -n 2 -o training.mixed_precision=bf16 ./train"},
-          .run = run_launch};
+  return {
+      .name = "launch",
+      .summary = "start a program as a group of processes that train together",
+      .forms = {"PROGRAM [ARGUMENT]..."},
+      .options = launch_options(),
+      .description = {"Starts PROGRAM as several processes that train together, on this "
+                      "machine or through another launcher. Options come before PROGRAM; "
+                      "everything after it is passed to the program."},
+      .notes = {"The options of accelerate launch, torchrun and deepspeed work here, too, or say "
+                "what to use instead: --help-all lists them. In long options _ and - are the "
+                "same.",
+                "Exit code: that of the first process that failed (128 + signal if killed), 2 "
+                "for a usage or configuration error, 3 for an unusable backend."},
+      .examples = {"coupler launch -n 2 -o training.mixed_precision=bf16 ./train"},
+      .run = run_launch};
 }
 
 }  // namespace coupler::cli

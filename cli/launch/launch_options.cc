@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <string_view>
 #include <utility>
 
@@ -44,6 +46,11 @@ void set_override(LaunchOptions& options, const std::string& value, const std::s
   if (value.find('\n') != std::string::npos) {
     fail_usage(fmt::format("{}: a value must be on one line", as_written), as_written);
   }
+  const std::string key = value.substr(0, value.find('='));
+  std::string set = value.substr(std::min(key.size() + 1, value.size()));
+  if (set.size() > 1 && set.front() == '"' && set.back() == '"')
+    set = set.substr(1, set.size() - 2);
+  note_setter(options, key, {as_written, set, as_written + " " + value});
   options.request.overrides.push_back(value);
 }
 
@@ -54,6 +61,20 @@ void set_via(LaunchOptions& options, const std::string& value, const std::string
                              {"slurm", Via::kSlurm},
                              {"torchrun", Via::kTorchrun},
                              {"k8s", Via::kKubernetes}});
+}
+
+// "0,1", or identifiers such as GPU-8932f937; "all" leaves the choice to CUDA_VISIBLE_DEVICES.
+void set_devices(LaunchOptions& options, const std::string& value, const std::string& as_written) {
+  if (value == "all") return;
+  for (const std::string& one : split(value, ',')) {
+    const bool is_id = !one.empty() && std::all_of(one.begin(), one.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == ':' || c == '/';
+    });
+    if (!is_id)
+      refuse_option(as_written, value, "expected device numbers such as 0,1",
+                    "separate them by commas, without blanks");
+  }
+  options.visible_devices = value;
 }
 
 using O = LaunchOptions;
@@ -82,6 +103,8 @@ const std::vector<LaunchOption>& own_launch_options() {
          o.bind = choose<Bind>(
              v, w, {{"none", Bind::kNone}, {"core", Bind::kCore}, {"numa", Bind::kNuma}});
        }},
+      {{"--gpu-ids IDS", "CUDA devices of this machine to use, such as 0,1: CUDA_VISIBLE_DEVICES"},
+       set_devices},
       {{"--log-dir FOLDER", "also append each rank's output to FOLDER/rank-N.log"},
        [](O& o, S& v, S& w) { o.log_dir = not_empty(v, w); }},
       {{"--outcome FILE", "if the job fails, write to FILE, as JSON, which rank failed and how"},
@@ -138,6 +161,69 @@ const std::vector<LaunchOption>& own_launch_options() {
   return options;
 }
 
+namespace {
+
+// "--nproc_per_node 2", or the name alone if it takes no value.
+std::string with_its_value(const std::string& name, const std::string& value) {
+  return value.empty() ? name : fmt::format("{} {}", name, value);
+}
+
+// Our own option's first name, in whatever form it was written.
+const LaunchOption* find_own(std::string_view name) {
+  const auto& own = own_launch_options();
+  const auto found =
+      std::find_if(own.begin(), own.end(), [&](const auto& one) { return one.option.is(name); });
+  return found == own.end() ? nullptr : &*found;
+}
+
+void apply_own(LaunchOptions& options, const LaunchOption& one, const std::string& value,
+               const LaunchOptions::Setter& setter) {
+  const std::string name = one.option.names()[0];
+  if (name != "-o") note_setter(options, name, setter);
+  one.apply(options, value, setter.name);
+}
+
+std::array<const std::vector<LaunchOption>*, 4> all_tables() {
+  return {&own_launch_options(), &torchrun_options(), &deepspeed_options(), &accelerate_options()};
+}
+
+}  // namespace
+
+void note_setter(LaunchOptions& options, const std::string& what,
+                 const LaunchOptions::Setter& setter) {
+  const auto [known, is_new] = options.setters.emplace(what, setter);
+  if (is_new) return;
+  if (known->second.name != setter.name && known->second.value != setter.value) {
+    fail_usage(fmt::format("{} and {} contradict each other", known->second.text, setter.text),
+               setter.name, fmt::format("omit one of them: both set {}", what));
+  }
+  known->second = setter;
+}
+
+std::string as_written(const LaunchOptions& options, const std::string& ours) {
+  const auto found = options.setters.find(ours);
+  return found == options.setters.end() ? ours : found->second.text;
+}
+
+void apply_words(LaunchOptions& options, std::string_view words, const std::string& value,
+                 const std::string& as_written) {
+  const std::vector<std::string> parts = split(words, ' ');
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string& name = parts[i];
+    const LaunchOption* own = find_own(name);
+    const bool takes = i + 1 < parts.size() && !parts[i + 1].starts_with("--");
+    const std::string given = !takes ? "" : parts[i + 1] == "{}" ? value : parts[i + 1];
+    i += takes ? 1 : 0;
+    if (own != nullptr) {
+      apply_own(options, *own, given, {as_written, given, with_its_value(as_written, value)});
+      continue;
+    }
+    for (const LaunchOption& one : deepspeed_options()) {
+      if (one.option.is(name)) one.apply(options, given, as_written);
+    }
+  }
+}
+
 void fail_usage(const std::string& message, const std::string& subject, const std::string& hint) {
   throw Error(ErrorCode::kUsage, message,
               {.subject = subject,
@@ -155,13 +241,18 @@ int parse_number(const std::string& text, int least, int most, const std::string
   return *number;
 }
 
+void refuse_option(const std::string& as_written, const std::string& value, const std::string& why,
+                   const std::string& hint) {
+  fail_usage(fmt::format("{}: {}", with_its_value(as_written, value), why), as_written, hint);
+}
+
 std::string text_override(const std::string& key, const std::string& text) {
   return fmt::format("{}={}", key, config::render(config::OptionValue(text)));
 }
 
 std::vector<Option> launch_options() {
   std::vector<Option> all;
-  for (const auto* table : {&own_launch_options(), &accelerate_options()}) {
+  for (const auto* table : all_tables()) {
     for (const LaunchOption& one : *table) all.push_back(one.option);
   }
   return all;
@@ -170,10 +261,18 @@ std::vector<Option> launch_options() {
 LaunchOptions read_launch_options(const Arguments& arguments) {
   LaunchOptions options;
   for (const Arguments::Given& given : arguments.given) {
-    for (const auto* table : {&own_launch_options(), &accelerate_options()}) {
-      for (const LaunchOption& one : *table) {
-        if (one.option.spec == given.option.spec) one.apply(options, given.value, given.as_written);
+    for (const auto* table : all_tables()) {
+      const auto found = std::find_if(table->begin(), table->end(), [&](const LaunchOption& one) {
+        return one.option.spec == given.option.spec;
+      });
+      if (found == table->end()) continue;
+      if (table == &own_launch_options()) {
+        apply_own(options, *found, given.value,
+                  {given.as_written, given.value, with_its_value(given.as_written, given.value)});
+      } else {
+        found->apply(options, given.value, given.as_written);
       }
+      break;
     }
   }
   options.program = arguments.program;

@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -25,6 +26,12 @@ void only_with(bool given, bool allowed, const char* word, const char* with) {
 void check_flags_fit(const LaunchOptions& options) {
   const Via via = options.via;
   const bool starts_here = via == Via::kLocal || via == Via::kTorchrun;
+  only_with(!options.needs_log_dir.empty(), !options.log_dir.empty(), options.needs_log_dir.c_str(),
+            "--log-dir FOLDER");
+  only_with(!options.visible_devices.empty(), via != Via::kKubernetes && !options.print,
+            "--gpu-ids",
+            "ranks that are started now; set CUDA_VISIBLE_DEVICES in the script or "
+            "the manifest");
   only_with(!options.hostfile.empty(), via == Via::kMpirun, "--hostfile", "--via mpirun");
   only_with(options.print, via == Via::kSlurm || via == Via::kKubernetes, "--print",
             "--via slurm or --via k8s (--dry-run shows what would be started)");
@@ -60,10 +67,12 @@ std::optional<int> slurm_tasks(const LaunchOptions& options, const config::Confi
 int count_processes(const LaunchOptions& options, const config::Config& config, int machines) {
   if (options.processes && options.per_machine &&
       *options.processes != *options.per_machine * machines) {
-    fail_usage(fmt::format("-n {} and --per-machine {} contradict each other on {} machines: -n is "
-                           "the total number of processes",
-                           *options.processes, *options.per_machine, machines),
-               "-n", "give one of them");
+    fail_usage(
+        fmt::format("{} and {} contradict each other on {} machine{}: the first is the total "
+                    "number of processes",
+                    as_written(options, "-n"), as_written(options, "--per-machine"), machines,
+                    machines == 1 ? "" : "s"),
+        "-n", "give one of them");
   }
   int64_t processes = config.launch.processes;
   if (options.processes) {
@@ -163,20 +172,56 @@ void check_network(const LaunchPlan& plan) {
   }
 }
 
+// deepspeed's options without a hostfile are about this machine, or about one launcher a machine.
+void apply_host_choice(LaunchOptions& options) {
+  const HostChoice& hosts = options.hosts;
+  if (!options.hostfile.empty() || !hosts.given()) return;
+  if (!hosts.exclude.empty())
+    fail_usage(fmt::format("{} needs a hostfile", as_written(options, "--exclude")), "--exclude",
+               "add --via mpirun --hostfile FILE, or name this machine's devices with --gpu-ids");
+  if (!hosts.include.empty()) {
+    const std::string written = as_written(options, "--include");
+    const std::string devices = devices_here(hosts.include);
+    const auto count = std::count(devices.begin(), devices.end(), ',') + 1;
+    const auto set = [&](const std::string& ours, const std::string& value) {
+      note_setter(options, ours, {"--include", value, written});
+    };
+    set("--gpu-ids", devices);
+    set("--per-machine", std::to_string(count));
+    if (hosts.slots) set("--num_gpus", "");
+    options.visible_devices = devices;
+    options.per_machine = static_cast<int>(count);
+  }
+  if (hosts.slots) {
+    apply_words(options, "--per-machine {}", std::to_string(*hosts.slots), "--num_gpus");
+  }
+  if (hosts.machines) {
+    apply_words(options, "--machines {}", std::to_string(*hosts.machines), "--num_nodes");
+  }
+}
+
 config::Config read_config(LaunchOptions& options) {
+  const std::string file = options.request.file.value_or("");
+  if (file.ends_with(".yaml") || file.ends_with(".yml") || file.ends_with(".json")) {
+    fail_usage(fmt::format("{} is not TOML: other programs' files are not read at launch",
+                           as_written(options, "--config")),
+               file, fmt::format("convert it once: coupler config import {}", file));
+  }
   config::Config config = config::load_config(options.request);
   const auto words = backend_overrides(options.backend, config);
-  if (words.empty()) {
-    return config;
+  if (!words.empty()) {
+    options.request.overrides.insert(options.request.overrides.end(), words.begin(), words.end());
+    config = config::load_config(options.request);
   }
-  options.request.overrides.insert(options.request.overrides.end(), words.begin(), words.end());
-  return config::load_config(options.request);
+  check_keys_are_read(options, config);
+  return config;
 }
 
 }  // namespace
 
 LaunchPlan make_launch_plan(LaunchOptions options) {
   LaunchPlan plan;
+  apply_host_choice(options);
   check_flags_fit(options);
   plan.config = read_config(options);
   plan.overrides = options.request.overrides;
@@ -190,7 +235,8 @@ LaunchPlan make_launch_plan(LaunchOptions options) {
   plan_machines(options, plan);
   plan.processes = count_processes(options, plan.config, plan.machines);
   if (!options.hostfile.empty()) {
-    plan.host_file = read_host_file(options.hostfile);
+    plan.host_file = chosen_hosts(read_host_file(options.hostfile), options.hosts);
+    if (options.hosts.given() && !options.processes) plan.processes = plan.host_file.slots();
     check_slots(plan);
   }
   check_not_a_rank(options);

@@ -54,6 +54,9 @@ Variables common_variables(const LaunchPlan& plan) {
   if (plan.config.launch.threads_per_process > 0) {
     variables["OMP_NUM_THREADS"] = std::to_string(plan.config.launch.threads_per_process);
   }
+  if (!plan.visible_devices.empty()) {
+    variables["CUDA_VISIBLE_DEVICES"] = plan.visible_devices;
+  }
   if (plan.max_restarts > 0) {
     variables["COUPLER_RESTART_COUNT"] = std::to_string(plan.restart);
   }

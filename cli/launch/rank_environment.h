@@ -15,7 +15,7 @@ using Variables = std::map<std::string, std::string>;
 
 // What all processes get under every launcher: COUPLER_CONFIG_FILE and COUPLER_OVERRIDES (the
 // launcher's configuration file, and its -o, one per line), COUPLER_TERMINAL, and if set,
-// OMP_NUM_THREADS and COUPLER_RESTART_COUNT.
+// OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and COUPLER_RESTART_COUNT.
 Variables common_variables(const LaunchPlan& plan);
 
 // As above, always with OMP_NUM_THREADS: launch.threads_per_process, else the environment's, else

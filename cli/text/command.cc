@@ -20,6 +20,7 @@ constexpr Option kConfigFile = {"--config FILE", "read FILE instead of ./train.t
 constexpr Option kSetting = {
     "-o KEY=VALUE", "set one configuration key, e.g. -o backend.timeout=30s; may be repeated"};
 constexpr Option kHelp = {"-h, --help", "print this help"};
+constexpr Option kHelpAll = {"--help-all", "print this help, with the options of other launchers"};
 
 bool is_long(std::string_view name) { return name.starts_with("--"); }
 bool is_option(std::string_view word) { return word.size() > 1 && word[0] == '-'; }
@@ -72,9 +73,10 @@ class Reader {
     arguments_.command = name;
   }
 
-  bool asks_for_help() const {
-    return std::any_of(words_.begin(), words_.begin() + static_cast<ptrdiff_t>(end_),
-                       [](const std::string& word) { return kHelp.is(word); });
+  bool asks_for(const Option& help) const {
+    return find_option(own_, help.names().back()) != nullptr &&
+           std::any_of(words_.begin(), words_.begin() + static_cast<ptrdiff_t>(end_),
+                       [&](const std::string& word) { return help.is(word); });
   }
 
   Arguments read() {
@@ -252,6 +254,8 @@ bool Option::is(std::string_view name) const {
 std::vector<Option> Command::all_options() const {
   std::vector<Option> all = options;
   if (config) all.insert(all.end(), {kConfigFile, kSetting});
+  if (std::any_of(options.begin(), options.end(), [](const Option& one) { return one.more; }))
+    all.push_back(kHelpAll);
   all.push_back(kHelp);
   return all;
 }
@@ -347,8 +351,9 @@ int run_command(const Command& root, std::string name, std::vector<std::string> 
   if (!command->subcommands.empty() && !words.empty() && !is_option(words[0]))
     refuse_subcommand(*command, name, words[0]);
   Reader reader(*command, name, words);
-  if (reader.asks_for_help()) {
-    std::fputs(help_text(*page, page_name).c_str(), stdout);
+  const bool all = reader.asks_for(kHelpAll);
+  if (all || reader.asks_for(kHelp)) {
+    std::fputs(help_text(*page, page_name, all).c_str(), stdout);
     return 0;
   }
   const std::vector<Form> forms = forms_of(*command);

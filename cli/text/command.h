@@ -19,6 +19,7 @@ struct Option {
   std::string_view doc;         // sentences; "" hides it
   std::string_view group = {};  // the title of the list that shows it; "": the first one
   bool required = false;
+  bool more = false;  // shown only by --help-all
 
   std::vector<std::string> names() const;
   std::string value() const;             // "FILE"; "" if it takes none
@@ -44,7 +45,8 @@ struct Command {
   int (*run)(const Arguments& arguments) = nullptr;  // null if it needs a subcommand
 
   bool has_page() const { return !description.empty(); }
-  std::vector<Option> all_options() const;  // with --config and -o, if it takes them, and --help
+  // With --config and -o, if it takes them, --help, and --help-all if some options need it.
+  std::vector<Option> all_options() const;
 };
 
 // One form, taken apart.

@@ -222,7 +222,7 @@ Completions complete(Words words) {
   }
   add_places(result, *command, given);
   for (const Option& option : options) {
-    if (option.doc.empty()) continue;
+    if (option.doc.empty() || option.more) continue;
     for (const std::string& name : option.names()) result.add(name, option.doc);
   }
   if (begun.starts_with('-')) result.path.clear();

@@ -60,9 +60,9 @@ void add_usage(Page& page, const Command& command, const std::string& name) {
     page.usage.push_back(usage_of(command, name, form));
 }
 
-void add_options(Page& page, const std::vector<Option>& options) {
+void add_options(Page& page, const std::vector<Option>& options, bool all) {
   for (const Option& option : options) {
-    if (option.doc.empty()) continue;
+    if (option.doc.empty() || (option.more && !all)) continue;
     auto list = std::find_if(page.lists.begin(), page.lists.end(),
                              [&](const List& one) { return one.title == option.group; });
     if (list == page.lists.end()) {
@@ -80,7 +80,7 @@ void add_options(Page& page, const std::vector<Option>& options) {
 }
 
 // Subcommands without a page of their own are explained on this one.
-Page page_of(const Command& command, const std::string& name) {
+Page page_of(const Command& command, const std::string& name, bool all = false) {
   Page page;
   List subcommands{command.forms.empty() ? "" : "commands", {}};
   std::vector<Option> options = command.all_options();
@@ -94,7 +94,7 @@ Page page_of(const Command& command, const std::string& name) {
     const std::vector<Option> more = sub.all_options();
     options.insert(options.end() - 1, more.begin(), more.end() - 1);  // before --help
   }
-  add_options(page, options);
+  add_options(page, options, all);
   if (!subcommands.entries.empty()) page.lists.insert(page.lists.begin(), subcommands);
   return page;
 }
@@ -214,8 +214,8 @@ std::string man_text(const Command& command, const std::string& name, const std:
 
 }  // namespace
 
-std::string help_text(const Command& command, const std::string& name) {
-  const Page page = page_of(command, name);
+std::string help_text(const Command& command, const std::string& name, bool all) {
+  const Page page = page_of(command, name, all);
   std::string text;
   for (const std::string& usage : page.usage) {
     constexpr std::string_view kUsage = "usage: coupler ";

@@ -9,8 +9,8 @@
 
 namespace coupler::cli {
 
-// name: "config recommend"; "" for the program.
-std::string help_text(const Command& command, const std::string& name);
+// name: "config recommend"; "" for the program. all: also the options that only --help-all shows.
+std::string help_text(const Command& command, const std::string& name, bool all = false);
 
 struct ManPage {
   std::string file;  // "coupler-launch.1"

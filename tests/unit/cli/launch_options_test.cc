@@ -103,11 +103,11 @@ TEST(LaunchOptions, WordsOfWhatIsNotThere_AreRefused_WithTheFix) {
     const char* says;
   } rows[] = {{{"--tpu"}, "no backend for TPUs"},
               {{"--use_megatron_lm"}, "--use_fsdp"},
-              {{"--gpu_ids", "0,1"}, "CUDA_VISIBLE_DEVICES"},
+              {{"--gpu_ids", "0,"}, "expected device numbers"},
               {{"-m"}, "executables"},
               {{"--dynamo_backend", "inductor"}, "torch.compile"},
-              {{"--use_parallelism_config"}, "tensor and context parallelism are not supported"},
-              {{"--deepspeed_config_file", "x"}, "[backend.deepspeed_like]"}};
+              {{"--parallelism_config_tp_size", "2"}, "tensor parallelism is not supported"},
+              {{"--deepspeed_config_file", "x"}, "coupler config import x"}};
   for (const auto& row : rows) {
     const auto text = refused(row.words);
     EXPECT_SAYS(text, row.words.front());
@@ -134,7 +134,7 @@ TEST(LaunchOptions, WrongValues_AreRefused_NamingTheWord) {
               {{"--main_process_port", "http"}, "--main_process_port"},
               {{"--machine_rank", "-1"}, "'-1' is not a valid machine rank"},
               {{"--mixed_precision", "int8"}, "no, bf16, fp16, fp8"},
-              {{"--zero_stage", "4"}, "'4' is not a valid"},
+              {{"--zero_stage", "4"}, "backend.deepspeed_like.stage must be 0 to 3"},
               {{"--fsdp_sharding_strategy", "half"}, "FULL_SHARD"},
               {{"--manifest", "job"}, "jobset"},
               {{"--prefix=yes"}, "--prefix takes no value"},

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "cli/config/config_import.h"
+#include "cli/import/config_import.h"
 
 namespace coupler::cli {
 namespace {
@@ -19,7 +19,7 @@ std::string ours(const char* key) { return fmt::format("backend.deepspeed_like.{
 
 // A mixed-precision type that has its own table with a switch.
 ImportRule precision_switch(const char* name) {
-  return [name](ConfigDraft& draft, const std::string& value) -> std::string {
+  return [name](ConfigDraft& draft, const std::string& value) -> Answer {
     if (is_left_open(value)) return "unspecified there: set training.mixed_precision";
     if (is_off(value)) return "off; nothing to set";
     if (!is_on(value)) return refused(value, "yes or no");
@@ -30,15 +30,15 @@ ImportRule precision_switch(const char* name) {
 
 // Offloading as older versions enabled it, by a boolean.
 ImportRule older_offload(const char* key) {
-  return [key](ConfigDraft& draft, const std::string& value) -> std::string {
-    if (!is_on(value)) return is_left_open(value) ? left_open() : "off; nothing to set";
+  return [key](ConfigDraft& draft, const std::string& value) -> Answer {
+    if (!is_on(value)) return is_left_open(value) ? left_open() : Answer("off; nothing to set");
     draft.set(ours(key), std::string("cpu"));
     return {};
   };
 }
 
 // In older versions "zero_optimization": true means stage 1.
-std::string zero_switch(ConfigDraft& draft, const std::string& value) {
+Answer zero_switch(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
   if (!is_on(value) && !is_off(value)) return refused(value, "yes, no or a table");
   draft.set(ours("stage"), int64_t{is_on(value) ? 1 : 0});
@@ -56,7 +56,7 @@ const ImportRules& rules() {
       {"zero_optimization.reduce_bucket_size", as_integer(ours("reduce_bucket_size"), 1)},
       {"zero_optimization.allgather_bucket_size", as_integer(ours("allgather_bucket_size"), 1)},
       {"zero_optimization.overlap_comm",
-       [](ConfigDraft& draft, const std::string& value) -> std::string {
+       [](ConfigDraft& draft, const std::string& value) -> Answer {
          if (is_left_open(value)) return left_open();
          if (!is_on(value) && !is_off(value)) return refused(value, "yes or no");
          draft.set(ours("overlap_comm"), std::string(is_on(value) ? "true" : "false"));
@@ -102,7 +102,7 @@ const ImportRules& rules() {
       {"zero_optimization.offload_param.buffer_size", without("buffers are as large as units")},
       {"zero_optimization.offload_param.max_in_cpu", without("the page cache keeps what fits")},
       {"communication_data_type",
-       [](ConfigDraft& draft, const std::string& value) -> std::string {
+       [](ConfigDraft& draft, const std::string& value) -> Answer {
          const std::string type = value == "fp16"    ? "f16"
                                   : value == "bfp16" ? "bf16"
                                   : value == "bf16"  ? "bf16"
@@ -118,7 +118,7 @@ const ImportRules& rules() {
       {"fp16.enabled", precision_switch("fp16")},
       {"fp16.auto_cast", without("autocast applies only inside accelerator.autocast()")},
       {"fp16.initial_scale_power",
-       [](ConfigDraft& draft, const std::string& value) -> std::string {
+       [](ConfigDraft& draft, const std::string& value) -> Answer {
          const auto power = integer_of(value);
          if (is_left_open(value)) return left_open();
          if (!power || *power < 0 || *power > 60) return refused(value, "a power from 0 to 60");
@@ -127,7 +127,7 @@ const ImportRules& rules() {
        }},
       {"fp16.loss_scale_window", as_integer("training.loss_scale_growth_interval", 1)},
       {"fp16.loss_scale",
-       [](ConfigDraft&, const std::string& value) -> std::string {
+       [](ConfigDraft&, const std::string& value) -> Answer {
          return integer_of(value) == 0 || is_left_open(value)
                     ? "the scale is dynamic here as well"
                     : "the scale is dynamic here; training.loss_scale_init_scale sets its start";

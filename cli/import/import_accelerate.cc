@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include "cli/config/config_import.h"
+#include "cli/import/accelerate_words.h"
+#include "cli/import/config_import.h"
 
 namespace coupler::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/config/config_draft.h"
+#include "cli/import/config_draft.h"
 
 #include <coupler/error.h>
 #include <fmt/format.h>

@@ -1,0 +1,42 @@
+// What `coupler config update` does to a file's text.
+#include "cli/import/config_update.h"
+
+#include "refusal.h"
+
+namespace coupler::cli {
+namespace {
+
+const std::vector<RenamedKey> kRenamed = {{"training.steps", "training.accumulation_steps"},
+                                          {"backend.mpi.wait", "backend.mpi.yield_when_idle"}};
+
+TEST(ConfigUpdate, RenamesKeys_AndKeepsTheRest) {
+  const std::string text =
+      "# mine\n[training]\nsteps = 2  # of steps\nseed=1\n\n[backend.mpi]\n  \"wait\" = \"auto\"\n";
+  const UpdatedConfig updated = update_config(text, "a.toml", kRenamed);
+  EXPECT_EQ(updated.text,
+            "# mine\n[training]\naccumulation_steps = 2  # of steps\nseed=1\n\n[backend.mpi]\n"
+            "  \"yield_when_idle\" = \"auto\"\n");
+  EXPECT_EQ(updated.changes, (std::vector<std::string>{
+                                 "a.toml:3: training.steps is now training.accumulation_steps",
+                                 "a.toml:7: backend.mpi.wait is now backend.mpi.yield_when_idle"}));
+}
+
+TEST(ConfigUpdate, OfDottedKeys_ChangesTheLastPart) {
+  EXPECT_EQ(update_config("training.steps = 2\n", "a.toml", kRenamed).text,
+            "training.accumulation_steps = 2\n");
+}
+
+TEST(ConfigUpdate, OfTodaysForm_ChangesNothing) {
+  const std::string text = "[training]\nseed = 1\n";
+  EXPECT_EQ(update_config(text, "a.toml", kRenamed).text, text);
+  EXPECT_TRUE(update_config(text, "a.toml", renamed_keys()).changes.empty());
+}
+
+TEST(ConfigUpdate, OfBothNames_IsRefused_NamingThem) {
+  const std::string problem = refusal(
+      [] { update_config("[training]\naccumulation_steps = 1\nsteps = 2\n", "a.toml", kRenamed); });
+  EXPECT_SAYS(problem, "a.toml:3: training.steps is now training.accumulation_steps, which the");
+}
+
+}  // namespace
+}  // namespace coupler::cli

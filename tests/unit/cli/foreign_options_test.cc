@@ -1,0 +1,268 @@
+// The options of accelerate launch, torchrun and deepspeed: each takes effect, or is refused by a
+// sentence of its own.
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/text.h"
+#include "cli/import/accelerate_words.h"
+#include "cli/launch/launch_options.h"
+#include "refusal.h"
+
+namespace coupler::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+LaunchOptions parse_foreign(Words words) {
+  words.emplace_back("./train");
+  const Command launch = {.name = "launch",
+                          .summary = "start",
+                          .forms = {"PROGRAM [ARGUMENT]..."},
+                          .options = launch_options()};
+  return read_launch_options(read_arguments(launch, "launch", words));
+}
+
+// What the options did, as "-n=4 training.seed=1 note: …", or the error's text.
+std::string effect_of(const Words& words) {
+  LaunchOptions options;
+  const std::string problem = refusal([&] { options = parse_foreign(words); });
+  if (problem != "no error") return "refused: " + problem;
+  std::string text;
+  for (const auto& [what, setter] : options.setters) text += what + "=" + setter.value + " ";
+  if (options.backend.cpu) text += "cpu ";
+  if (options.backend.multi_gpu) text += "multi_gpu ";
+  if (options.backend.use_fsdp) text += "use_fsdp ";
+  if (options.backend.use_deepspeed) text += "use_deepspeed ";
+  for (const std::string& remark : options.remarks) text += "note: " + remark + " ";
+  if (!text.empty()) text.pop_back();
+  return text;
+}
+
+struct Flag {
+  Words names, values;  // values: none if it takes none
+};
+
+// The flags of the installed Accelerate 1.15, from accelerate_flags.txt.
+std::vector<Flag> accelerate_flags() {
+  std::vector<Flag> flags;
+  std::ifstream file(ACCELERATE_FLAGS);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    Flag flag;
+    bool takes_value = false;
+    for (std::string word; words >> word;) {
+      if (word[0] == '-') {
+        std::erase(word, ',');
+        flag.names.push_back(word);
+      } else if (word == "value") {
+        takes_value = true;
+      } else {
+        flag.values = split(word, '|');
+      }
+    }
+    if (takes_value && flag.values.empty()) flag.values = {"1", "2", "3", "true", "node1", "none"};
+    flags.push_back(flag);
+  }
+  return flags;
+}
+
+TEST(ForeignOptions, EveryFlagOfAccelerate_TakesEffect_OrExplainsItself) {
+  // What these ask for is done anyway, so they say nothing.
+  const std::set<std::string> silent = {
+      "-q", "--quiet", "--no_python",    "--use_parallelism_config",
+      "-t", "--tee",   "--rdzv_backend", "--monitor_interval"};
+  const std::vector<Flag> flags = accelerate_flags();
+  ASSERT_EQ(flags.size(), 124U);
+  for (const Flag& flag : flags) {
+    if (flag.names[0] == "-h") continue;
+    for (const std::string& name : flag.names) {
+      for (const bool dashes : {false, true}) {
+        std::string written = name;
+        for (size_t i = 2; dashes && i < written.size(); ++i)
+          written[i] = written[i] == '_' ? '-' : written[i];
+        const size_t tries = std::max<size_t>(flag.values.size(), 1);
+        for (size_t i = 0; i < tries; ++i) {
+          Words words = {written};
+          if (!flag.values.empty()) words.push_back(flag.values[i]);
+          const std::string effect = effect_of(words);
+          EXPECT_EQ(effect.find("unknown argument"), std::string::npos) << written << effect;
+          EXPECT_FALSE(silent.count(name) == 0 && effect.empty()) << written << " " << words.back();
+          EXPECT_TRUE(!effect.starts_with("refused: ") || effect.find(written) != std::string::npos)
+              << effect;
+        }
+      }
+    }
+  }
+}
+
+TEST(ForeignOptions, EveryFlagOfAccelerate_IsARowOfTheTable) {
+  for (const Flag& flag : accelerate_flags()) {
+    if (flag.names[0] == "-h") continue;
+    int rows = 0;
+    for (const AccelerateWord& word : accelerate_words())
+      rows += !word.option.empty() && Option{word.option, {}}.is(flag.names[0]) ? 1 : 0;
+    EXPECT_EQ(rows, 1) << flag.names[0];
+  }
+}
+
+struct Effect {
+  Words words;
+  const char* sets;
+};
+
+TEST(ForeignOptions, OfAccelerate_SetTheKeysThatAFileWouldSet) {
+  const Effect rows[] = {
+      {{"--cpu"}, "cpu"},
+      {{"--num_processes", "4"}, "-n=4"},
+      {{"--gpu_ids", "0,1"}, "--gpu-ids=0,1"},
+      {{"--enable_cpu_affinity"}, "--bind=numa"},
+      {{"--mpirun_hostfile", "h"}, "--hostfile=h --via=mpirun"},
+      {{"--deepspeed_hostfile", "h"}, "--hostfile=h --via=mpirun"},
+      {{"--deepspeed_multinode_launcher", "openmpi"}, "--via=mpirun"},
+      {{"--deepspeed_inclusion_filter", "n1@n2"}, "--include=n1@n2"},
+      {{"--deepspeed_exclusion_filter", "n1"}, "--exclude=n1"},
+      {{"--fp8_format", "E4M3"}, "training.fp8_format=e4m3"},
+      {{"--offload_optimizer_device", "nvme"},
+       "backend.deepspeed_like.offload_optimizer.device=nvme"},
+      {{"--offload_param_nvme_path", "/d"}, "backend.deepspeed_like.offload_param.nvme_path=/d"},
+      {{"--fsdp_offload_params", "true"}, "backend.fsdp.offload.device=cpu"},
+      {{"--fsdp_min_num_params", "1000"},
+       "backend.fsdp.unit_min_parameters=1000 backend.fsdp.units=size"},
+      {{"--fsdp_transformer_layer_cls_to_wrap", "Block"},
+       "backend.fsdp.unit_types=Block backend.fsdp.units=types"},
+      {{"--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"}, "backend.fsdp.units=size"},
+      {{"--fsdp_reshard_after_forward", "false"}, "backend.fsdp.reshard_after_forward=false"},
+      {{"--fsdp_backward_prefetch", "NO_PREFETCH"}, "backend.fsdp.prefetch=0"},
+      {{"--fsdp_forward_prefetch", "true"}, "backend.fsdp.prefetch=1"},
+      {{"--parallelism_config_dp_replicate_size", "2"}, "backend.fsdp.strategy=hybrid_shard"},
+      {{"--parallelism_config_dp_shard_size", "4"}, "backend.fsdp.group_size=4"},
+      {{"--fsdp_use_orig_params", "false"},
+       "note: --fsdp_use_orig_params false has no effect: parameters keep names and shapes"},
+  };
+  for (const Effect& row : rows) EXPECT_EQ(effect_of(row.words), row.sets) << row.words[0];
+}
+
+TEST(ForeignOptions, OfTorchrun_AreOurs) {
+  const Effect rows[] = {
+      {{"--nproc_per_node", "2"}, "--per-machine=2"},
+      {{"--nproc-per-node=2"}, "--per-machine=2"},
+      {{"--nnodes", "2"}, "--machines=2"},
+      {{"--nnodes", "2:2"}, "--machines=2"},
+      {{"--node_rank", "1"}, "--machine-rank=1"},
+      {{"--master_addr", "h", "--master_port", "1"}, "--main-address=h --main-port=1"},
+      {{"--rdzv_endpoint", "h:5"}, "--main-address=h --main-port=5"},
+      {{"--rdzv_endpoint", "[::1]"}, "--main-address=::1 --main-port=29400"},
+      {{"--rdzv_conf", "rank=1"}, "--machine-rank=1"},
+      {{"--standalone"}, "--machines=1"},
+      {{"--local_addr", "10.0.0.1"}, "--interface=10.0.0.1"},
+      {{"--numa_binding", "node"}, "--bind=numa"},
+      {{"--max_restarts", "3"}, "--max-restarts=3"},
+      {{"--rdzv_backend", "c10d", "--rdzv_id", "7", "--start_method", "spawn", "--role", "default"},
+       ""},
+  };
+  for (const Effect& row : rows) EXPECT_EQ(effect_of(row.words), row.sets) << row.words[0];
+  EXPECT_GE(parse_foreign({"--nproc_per_node", "cpu"}).per_machine, 1);
+  EXPECT_EQ(parse_foreign({"--tee", "3"}).needs_log_dir, "--tee 3");
+}
+
+TEST(ForeignOptions, OfDeepSpeed_ChooseMachinesAndProcesses) {
+  const LaunchOptions options =
+      parse_foreign({"--num_nodes", "2", "--num_gpus", "3", "-H", "hosts", "--bind_cores_to_rank"});
+  EXPECT_EQ(options.hosts.machines, 2);
+  EXPECT_EQ(options.hosts.slots, 3);
+  EXPECT_EQ(options.hostfile, "hosts");
+  EXPECT_EQ(options.via, Via::kMpirun);
+  EXPECT_EQ(options.bind, Bind::kCore);
+  EXPECT_EQ(parse_foreign({"--include", "n1:0"}).hosts.include, "n1:0");
+  EXPECT_EQ(parse_foreign({"-e", "n1:0"}).hosts.exclude, "n1:0");
+  EXPECT_FALSE(parse_foreign({"--num_gpus", "-1"}).hosts.given());
+}
+
+TEST(ForeignOptions, ThatAreRefused_SayWhy_AndWhatToDo) {
+  const struct {
+    Words words;
+    const char* says;
+  } rows[] = {
+      {{"--nnodes", "1:4"}, "--nnodes 1:4: the number of machines is fixed for a job"},
+      {{"--nproc_per_node", "gpu"}, "give a number: --nproc_per_node 2"},
+      {{"--nproc_per_node", "two"}, "'two' is not a valid number of processes"},
+      {{"--rdzv_backend", "etcd"}, "--main-address and --main-port say where"},
+      {{"--rdzv_conf", "timeout=9"}, "'timeout' has no counterpart"},
+      {{"--rdzv_conf", "rank"}, "'rank' is not key=value"},
+      {{"--redirects", "3"}, "--log-dir FOLDER"},
+      {{"--tee", "1"}, "write --tee 3"},
+      {{"--start_method", "fork"}, "not copies of a Python process"},
+      {{"--role", "trainer"}, "ranks have no roles"},
+      {{"--run_path"}, "give the program's path"},
+      {{"--numa_binding", "socket"}, "--bind core"},
+      {{"--signals_to_handle", "SIGSEGV"}, "SIGSEGV is not passed on"},
+      {{"--virtual_local_rank"}, "--gpu-ids"},
+      {{"--launcher", "pdsh"}, "`coupler launch --machines` on each machine"},
+      {{"--autotuning", "run"}, "coupler config recommend"},
+      {{"--elastic_training"}, "--max-restarts"},
+      {{"--gpu_ids", "0 1"}, "separate them by commas"},
+      {{"--deepspeed_config_file", "ds.json"}, "coupler config import ds.json"},
+      {{"--megatron_lm_pp_degree", "2"}, "coupler::prepare_pipeline"},
+      {{"--megatron_lm_tp_degree", "2"}, "tensor parallelism is not supported"},
+      {{"--parallelism_config_cp_size", "2"}, "context parallelism is not supported"},
+      {{"--gradient_clipping", "1.0"}, "accelerator.clip_grad_norm"},
+      {{"--fp8_format", "E5M2"}, "'E5M2' is not one of hybrid, e4m3"},
+      {{"--aws_access_key_id", "x"}, "SageMaker jobs are not supported"},
+  };
+  for (const auto& row : rows) {
+    const std::string effect = effect_of(row.words);
+    EXPECT_SAYS(effect, row.words[0]);
+    EXPECT_SAYS(effect, row.says);
+  }
+}
+
+TEST(ForeignOptions, ThatContradictEachOther_AreRefused_NamingBoth) {
+  const struct {
+    Words words;
+    const char *one, *other;
+  } rows[] = {
+      {{"-n", "4", "--num_processes", "2"}, "-n 4", "--num_processes 2"},
+      {{"--nproc_per_node", "2", "--per-machine", "3"}, "--nproc_per_node 2", "--per-machine 3"},
+      {{"--standalone", "--nnodes", "2"}, "--standalone", "--nnodes 2"},
+      {{"--via", "slurm", "--mpirun_hostfile", "h"}, "--via slurm", "--mpirun_hostfile h"},
+      {{"--mixed_precision", "bf16", "-o", "training.mixed_precision=fp16"},
+       "--mixed_precision bf16",
+       "-o training.mixed_precision=fp16"},
+      {{"--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "--fsdp_min_num_params", "9"},
+       "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP",
+       "--fsdp_min_num_params 9"},
+      {{"--config", "a.toml", "--config_file", "b.toml"},
+       "--config a.toml",
+       "--config_file b.toml"},
+  };
+  for (const auto& row : rows) {
+    const std::string effect = effect_of(row.words);
+    EXPECT_SAYS(effect, "contradict each other");
+    EXPECT_SAYS(effect, row.one);
+    EXPECT_SAYS(effect, row.other);
+  }
+  EXPECT_EQ(effect_of({"-n", "2", "-n", "4"}), "-n=4");
+  EXPECT_EQ(effect_of({"-n", "4", "--num_processes", "4"}), "-n=4");
+}
+
+TEST(ForeignOptions, ThatNothingReads_AreRefused_NamingTheKeyAndTheRemedy) {
+  const auto unread = [](const Words& words, const config::Config& config) {
+    return refusal([&] { check_keys_are_read(parse_foreign(words), config); });
+  };
+  config::Config config;
+  config.backend.use = "gloo_cpu";
+  config.sources["backend.use"] = {config::ValueSource::Kind::kFile, "train.toml:2:1"};
+  const std::string zero = unread({"--zero_stage", "3"}, config);
+  EXPECT_SAYS(zero, "--zero_stage 3 has an effect only if backend.use is \"deepspeed_like\"");
+  EXPECT_SAYS(zero, "\"gloo_cpu\" (train.toml:2:1)");
+  EXPECT_SAYS(zero, "add --use_deepspeed");
+  EXPECT_SAYS(unread({"--fsdp_offload_params", "true"}, config), "add --use_fsdp");
+  EXPECT_SAYS(unread({"--fp8_format", "E4M3"}, config), "add --mixed_precision fp8");
+  EXPECT_EQ(unread({"-o", "backend.fsdp.prefetch=1"}, config), "no error");
+  config.backend.use = "deepspeed_like";
+  EXPECT_EQ(unread({"--zero_stage", "3"}, config), "no error");
+}
+
+}  // namespace
+}  // namespace coupler::cli
