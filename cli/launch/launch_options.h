@@ -87,7 +87,7 @@ std::vector<std::string> backend_overrides(const BackendFlags& words, const conf
 inline constexpr int kMaxProcesses = 4096;  // that one launcher starts
 
 // Call with the final configuration. Throws Error(kUsage) if an option set a key that the
-// configuration does not read, such as --zero_stage without deepspeed_like.
+// configuration does not read, such as --zero_stage without --use_deepspeed.
 void check_keys_are_read(const LaunchOptions& options, const config::Config& config);
 
 // The option as it was written, with its value ("--nproc_per_node 2"), that set this one of ours.

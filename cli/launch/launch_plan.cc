@@ -114,7 +114,7 @@ void plan_machines(const LaunchOptions& options, LaunchPlan& plan) {
     const char* missing = !options.machine_rank       ? "--machine-rank R"
                           : plan.main_address.empty() ? "--main-address HOST"
                                                       : "--main-port P (1 to 65535)";
-    fail_usage(fmt::format("--machines {} needs {}", plan.machines, missing), "--machines",
+    fail_usage(fmt::format("{} needs {}", as_written(options, "--machines"), missing), "--machines",
                "run on each machine: coupler launch --machines M --machine-rank R --main-address "
                "HOST --main-port PORT …, R from 0, HOST an address of machine 0");
   }

@@ -295,5 +295,58 @@ TEST(ConfigImport, OverAFile_IsRefused_UnlessForced) {
   EXPECT_TRUE(has(text_of(here.path() / "train.toml"), "deepspeed_like"));
 }
 
+TEST(ConfigImport, OfAcceleratesWordsForMegatron_NamesWhatDoesTheSame) {
+  const Workplace here;
+  here.write("acc.yaml",
+             "distributed_type: MEGATRON_LM\nnum_processes: 2\ngpu_ids: 0,1\n"
+             "megatron_lm_config:\n  megatron_lm_pp_degree: 2\n  megatron_lm_tp_degree: 2\n"
+             "  megatron_lm_new_word: 1\n");
+  const Outcome outcome = here.coupler({"config", "import", "acc.yaml"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* words :
+       {"megatron_lm_pp_degree: 2: a pipeline's stages are set in the program; call "
+        "coupler::prepare_pipeline",
+        "megatron_lm_tp_degree: 2: tensor parallelism is not supported",
+        "megatron_lm_new_word: 1: Megatron-LM is not supported",
+        "gpu_ids: 0,1: an option of coupler launch: --gpu_ids 0,1"})
+    EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
+}
+
+TEST(ConfigUpdate, OfTodaysFile_ChangesNothing_AndSaysSo) {
+  const Workplace here;
+  const std::string mine = "# mine\n[training]\nseed = 1  # lucky\n";
+  here.write("train.toml", mine, 0600);
+  here.write("other.toml", mine);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"config", "update"},
+        {"config", "update", "other.toml"},
+        {"config", "update", "--config_file", "other.toml"}}) {
+    const Outcome outcome = here.coupler(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_TRUE(has(outcome.out, "has today's form; nothing was changed")) << outcome.out;
+  }
+  EXPECT_EQ(text_of(here.path() / "train.toml"), mine);
+}
+
+TEST(ConfigUpdate, OfWhatIsNotOurs_IsRefused_WithTheRemedy) {
+  const Workplace here;
+  here.write("a.yaml", "num_processes: 2\n");
+  here.write("ds.config", "{\"zero_optimization\": {\"stage\": 1}}");
+  here.write("wrong.toml", "[training]\nsed = 1\n");
+  here.write("broken.toml", "[training\n");
+  for (const auto& [name, words] :
+       {std::pair<std::string, std::string>{"a.yaml", "convert it: coupler config import a.yaml"},
+        {"ds.config", "convert it: coupler config import ds.config"},
+        {"wrong.toml", "wrong.toml:2:1: unknown key 'training.sed'; did you mean 'training.seed'?"},
+        {"broken.toml", "broken.toml:1:"},
+        {"absent.toml", "cannot read absent.toml: No such file"}}) {
+    const Outcome outcome = here.coupler({"config", "update", name});
+    EXPECT_NE(outcome.exit_code, 0) << name;
+    EXPECT_TRUE(has(outcome.err, words)) << outcome.err;
+  }
+  EXPECT_TRUE(has(here.coupler({"config", "update", "a.toml", "--config_file", "b.toml"}).err,
+                  "name two files"));
+}
+
 }  // namespace
 }  // namespace coupler

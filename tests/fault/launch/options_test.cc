@@ -39,6 +39,26 @@ TEST(LaunchOptions, UseFsdp_IsBackendsUse_WithPrecisionAndBase) {
   EXPECT_SAYS(result.output, "backend.fsdp.base=\"gloo_cpu\"\n");
 }
 
+TEST(LaunchOptions, DevicesOfOtherLaunchers_AreVisibleToTheRanks) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--gpu_ids", "3"}, {"--include", "localhost:3"}}) {
+    std::vector<std::string> all = {"launch"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), {"/bin/sh", "-c", "echo devices $CUDA_VISIBLE_DEVICES"});
+    const auto result = run_coupler(all);
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_SAYS(result.output, "devices 3\n");
+  }
+}
+
+TEST(LaunchOptions, WithoutEffect_AreNamed_AndTheJobRuns) {
+  const auto result =
+      run_coupler({"launch", "-n", "1", "--fp8_margin", "2", "--no_python", "/bin/echo", "ran"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_SAYS(result.output, "ran\n");
+  EXPECT_SAYS(result.error, "--fp8_margin 2 has no effect: scales come from the current tensor");
+}
+
 TEST(LaunchOptions, LogDir_HasAFileARank_WithBothOutputs_AndTheTerminalAll) {
   CouplerRun run(launch(2, {"--log-dir", "deep/logs", "/bin/sh", "-c",
                             "echo out $COUPLER_RANK; echo err $COUPLER_RANK >&2"}));
@@ -152,7 +172,17 @@ TEST(LaunchOptions, MachinesThatDoNotFit_AreRefused_WithTheFix) {
       {{"--machine-rank", "1"}, "also give --machines"},
       {{"--machines", "3", "--machine-rank", "0", "--main-address", "h", "--main-port", "1"},
        "4 processes cannot be divided evenly among 3"},
-      {{"--per-machine", "3"}, "contradict each other"},
+      {{"--per-machine", "3"}, "-n 4 and --per-machine 3 contradict each other"},
+      {{"--nproc_per_node", "2"}, "-n 4 and --nproc_per_node 2 contradict each other on 1 machine"},
+      {{"--num_gpus", "2"}, "-n 4 and --num_gpus 2 contradict each other"},
+      {{"--nnodes", "2"}, "--nnodes 2 needs --machine-rank R"},
+      {{"--exclude", "node1"}, "--exclude node1 needs a hostfile"},
+      {{"--include", "localhost:0", "--num_gpus", "1"}, "--num_gpus 1 and --include localhost:0"},
+      {{"--include", "node7:0"}, "only devices of this machine can be named"},
+      {{"--tee", "3"}, "--tee 3 works only with --log-dir FOLDER"},
+      {{"--via", "slurm", "--print", "--gpu_ids", "0"}, "--gpu-ids works only with ranks"},
+      {{"--zero_stage", "3"}, "add --use_deepspeed"},
+      {{"--config_file", "a.yaml"}, "coupler config import a.yaml"},
       {{"--machines", "2", "--machine-rank", "0", "--main-address", "192.0.2.1", "--main-port",
         "29500"},
        "not an address of this machine"},
