@@ -32,7 +32,8 @@ void apply_rule_of(const AccelerateWord& word, LaunchOptions& options, const std
   const Answer answer = word.rule(draft, is_switch ? "true" : value);
   const std::string text = value.empty() ? as_written : fmt::format("{} {}", as_written, value);
   if (answer.kind == Answer::Kind::kUnsupported) {
-    refuse_option(as_written, value, answer.why,
+    const bool is_secret = word.option.starts_with("--aws_");  // which messages must not repeat
+    refuse_option(as_written, is_secret ? "" : value, answer.why,
                   answer.instead.empty() ? "omit it" : answer.instead);
   }
   if (answer.kind == Answer::Kind::kWrong) {

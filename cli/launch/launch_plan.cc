@@ -236,6 +236,10 @@ LaunchPlan make_launch_plan(LaunchOptions options) {
   plan.processes = count_processes(options, plan.config, plan.machines);
   if (!options.hostfile.empty()) {
     plan.host_file = chosen_hosts(read_host_file(options.hostfile), options.hosts);
+    if (options.hosts.given() && options.per_machine)
+      fail_usage(fmt::format("{} does not apply to the machines of {}",
+                             as_written(options, "--per-machine"), options.hostfile),
+                 "--per-machine", "use --num_gpus N for N processes on each of them, or -n");
     if (options.hosts.given() && !options.processes) plan.processes = plan.host_file.slots();
     check_slots(plan);
   }

@@ -209,6 +209,9 @@ TEST(ViaMpirun, HostsOfAHostfile_GoToHydra_InItsWords) {
   EXPECT_EQ(result.code, 0) << result.error;
   EXPECT_SAYS(result.output,
               "mpirun [-n] [4] [-hosts] [localhost:4] [-bind-to] [core] [/bin/echo]\n");
+  const auto of_deepspeed = run_coupler(
+      via("mpirun", {"--deepspeed_hostfile", hosts, "--num_gpus", "3", "/bin/echo"}), environment);
+  EXPECT_SAYS(of_deepspeed.output, "mpirun [-n] [3] [-hosts] [localhost:3]");
 }
 
 TEST(ViaMpirun, WrongHostfiles_AreRefused_NamingFileAndLine) {
@@ -225,6 +228,11 @@ TEST(ViaMpirun, WrongHostfiles_AreRefused_NamingFileAndLine) {
       via("mpirun", {"--hostfile", hosts, "--interface", "nothere0", "-n", "2", "/bin/true"}));
   EXPECT_EQ(interface.code, 2);
   EXPECT_SAYS(interface.error, "no network interface 'nothere0'");
+  const auto fewer = run_coupler(via("mpirun", {"-H", hosts, "--num_gpus", "3", "/bin/true"}));
+  EXPECT_SAYS(fewer.error, "--num_gpus 3: localhost has only 2 slots in");
+  const auto both = run_coupler(
+      via("mpirun", {"-H", hosts, "--num_nodes", "1", "--nproc_per_node", "2", "/bin/true"}));
+  EXPECT_SAYS(both.error, "--nproc_per_node 2 does not apply to the machines of");
   const auto missing = run_coupler(via("mpirun", {"--hostfile", "no", "-n", "3", "/bin/true"}));
   EXPECT_EQ(missing.code, 2);
   EXPECT_SAYS(missing.error, "cannot read the hostfile no: No such file");

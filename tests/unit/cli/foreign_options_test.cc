@@ -217,6 +217,12 @@ TEST(ForeignOptions, ThatAreRefused_SayWhy_AndWhatToDo) {
   }
 }
 
+TEST(ForeignOptions, WithSecrets_AreRefused_WithoutRepeatingThem) {
+  const std::string effect = effect_of({"--aws_secret_access_key", "hunter2"});
+  EXPECT_SAYS(effect, "--aws_secret_access_key: SageMaker jobs are not supported");
+  EXPECT_EQ(effect.find("hunter2"), std::string::npos) << effect;
+}
+
 TEST(ForeignOptions, ThatContradictEachOther_AreRefused_NamingBoth) {
   const struct {
     Words words;
