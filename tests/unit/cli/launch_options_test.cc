@@ -15,7 +15,7 @@ LaunchOptions parse(std::vector<std::string> words) {
   return read_launch_options(read_arguments(launch, "launch", words));
 }
 
-std::string refused(const std::vector<std::string>& words) {
+std::string problem_of(const std::vector<std::string>& words) {
   return refusal([&] { parse(words); });
 }
 
@@ -109,18 +109,18 @@ TEST(LaunchOptions, WordsOfWhatIsNotThere_AreRefused_WithTheFix) {
               {{"--parallelism_config_tp_size", "2"}, "tensor parallelism is not supported"},
               {{"--deepspeed_config_file", "x"}, "coupler config import x"}};
   for (const auto& row : rows) {
-    const auto text = refused(row.words);
+    const auto text = problem_of(row.words);
     EXPECT_SAYS(text, row.words.front());
     EXPECT_SAYS(text, row.says);
   }
 }
 
 TEST(LaunchOptions, UnknownWords_AreRefused_NamingTheNearest) {
-  EXPECT_SAYS(refused({"--num_proceses", "2"}), "did you mean '--num-processes'?");
-  EXPECT_SAYS(refused({"--prefx"}), "did you mean '--prefix'?");
-  EXPECT_SAYS(refused({"--hostfil=x"}), "did you mean '--hostfile'?");
-  EXPECT_SAYS(refused({"--frobnicate"}), "unknown argument '--frobnicate'");
-  EXPECT_SAYS(refused({"-x"}), "unknown argument '-x'");
+  EXPECT_SAYS(problem_of({"--num_proceses", "2"}), "did you mean '--num-processes'?");
+  EXPECT_SAYS(problem_of({"--prefx"}), "did you mean '--prefix'?");
+  EXPECT_SAYS(problem_of({"--hostfil=x"}), "did you mean '--hostfile'?");
+  EXPECT_SAYS(problem_of({"--frobnicate"}), "unknown argument '--frobnicate'");
+  EXPECT_SAYS(problem_of({"-x"}), "unknown argument '-x'");
 }
 
 TEST(LaunchOptions, WrongValues_AreRefused_NamingTheWord) {
@@ -141,7 +141,7 @@ TEST(LaunchOptions, WrongValues_AreRefused_NamingTheWord) {
               {{"--log-dir", ""}, "--log-dir needs a value"},
               {{"-o", "a=\"x\ny\""}, "on one line"}};
   for (const auto& row : rows) {
-    EXPECT_SAYS(refused(row.words), row.says);
+    EXPECT_SAYS(problem_of(row.words), row.says);
   }
 }
 
