@@ -95,7 +95,7 @@ constexpr MegatronSetting kMegatron[] = {
 };
 
 std::vector<AccelerateWord> words_of_tpus() {
-  constexpr const char* kForTpus = "for TPUs, which need a third-party plugin";
+  constexpr const char* kForTpus = "for TPUs: LibTorch has no XLA in C++";
   return {
       {"--tpu",
        {},
@@ -135,7 +135,9 @@ std::vector<AccelerateWord> words_of_other_libraries() {
       {"--dynamo_use_regional_compilation", {}, without_unless_off(kNoTracing)},
       {"", {"dynamo_config"}, without_unless_off(kNoTracing)},
       {"", {"ipex_config.ipex"}, without_unless_off("LibTorch's own kernels are used")},
-      {"", {"ipex_config.use_xpu"}, without_unless_off("needs a plugin from the hardware vendor")},
+      {"",
+       {"ipex_config.use_xpu"},
+       without_unless_off("LibTorch knows XPUs, but Coupler's transports do not")},
       {"--aws_access_key_id ID",
        {},
        without_unless_off(kNoSageMaker, "start coupler launch inside the job's container")},

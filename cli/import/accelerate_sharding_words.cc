@@ -263,7 +263,7 @@ std::vector<AccelerateWord> words_of_deepspeed() {
        "same as --exclude HOSTS"},
       {"--deepspeed_moe_layer_cls_names NAMES",
        {"deepspeed_config.deepspeed_moe_layer_cls_names"},
-       without("modules are gathered on demand")},
+       without("all ranks gather a unit together, so each must run the same experts")},
       {"--deepspeed_config_file FILE",
        {"deepspeed_config.deepspeed_config_file"},
        [](ConfigDraft&, const std::string& value) -> Answer {

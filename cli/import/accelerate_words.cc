@@ -38,12 +38,12 @@ Answer distributed_type(ConfigDraft& draft, const std::string& value) {
   } else if (text == "megatron_lm" || text == "tp") {
     return unsupported(kNoTensorParallelism, kShardInstead);
   } else if (text == "tpu" || text == "xla") {
-    return "TPUs need a third-party plugin";
+    return unsupported("TPUs are not supported: LibTorch has no XLA in C++");
   } else if (text == "data_parallel" || text == "model_parallel") {
     return "SageMaker jobs are not supported";
   } else if (std::find(kOtherHardware.begin(), kOtherHardware.end(), text) !=
              kOtherHardware.end()) {
-    return "needs a plugin from the hardware vendor";
+    return unsupported("LibTorch knows such devices, but Coupler's transports do not");
   } else {
     return refused(value, "an Accelerate type");
   }
