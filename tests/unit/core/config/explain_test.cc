@@ -61,7 +61,8 @@ TEST(ExplainConfig, MixedPrecision_SaysWhatRunsInWhichType) {
   EXPECT_EQ(sentence("no"),
             "Mixed precision no: everything computes in the model's own types; " + rest + "\n");
   EXPECT_EQ(sentence("bf16"),
-            "Mixed precision bf16: operations inside accelerator.autocast() compute in bf16 where "
+            "Mixed precision bf16: loops over prepared data loaders and operations inside "
+            "accelerator.autocast() compute in bf16 where "
             "that is safe (matrix products, convolutions), in fp32 where it is not (losses); " +
                 rest + "\n");
   EXPECT_NE(sentence("fp16").find(rest + "; the loss scale starts at 1024 and is multiplied by 0.5 "
