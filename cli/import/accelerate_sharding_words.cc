@@ -106,7 +106,7 @@ Answer ignored_modules(ConfigDraft& draft, const std::string& value) {
 // made.
 ImportRule for_units(const char* units, const ImportRule& rule) {
   return [units, rule](ConfigDraft& draft, const std::string& value) -> Answer {
-    const Answer answer = rule(draft, value);
+    Answer answer = rule(draft, value);
     const bool set = answer.kind == Answer::Kind::kTaken;
     if (set && !draft.has("backend.fsdp.units"))
       draft.set("backend.fsdp.units", std::string(units));
