@@ -26,7 +26,9 @@ def race(context, threads, model="mlp", precision="no"):
         sides = {"ours": (ours, "ours"), "default": (python, "default"), "fused": (python, "fused")}
         losses = {name: group.turn(mode, 2 * steps)[2] for name, (group, mode) in sides.items()}
         if model == "mlp":
-            sides["bare"] = (start("loop-bare", *program, "--bare"), "bare")
+            bare = start("loop-bare", *program, "--bare")
+            bare.turn("bare", 2 * steps)
+            sides["bare"] = (bare, "bare")
         # The order of samples differs between the sides, and so do the losses.
         if max(losses.values()) > 1.2 * min(losses.values()):
             raise children.Failed(f"loop: the losses differ too much: {losses}")

@@ -34,6 +34,9 @@ Arguments parse(int argc, char** argv) {
       given.bare = true;
     } else if ((word == "--model" || word == "--control") && i + 1 < argc) {
       (word == "--model" ? given.model : given.control) = argv[++i];
+    } else {
+      throw Error(ErrorCode::kUsage, "bench loop: unknown argument " + word,
+                  {.subject = word, .hint = "start it with bench/run"});
     }
   }
   if (given.control.empty()) {

@@ -146,8 +146,12 @@ class Accelerator : public Processes {
   // of the weights, so every item counts equally however items are distributed over batches and
   // ranks. Weights must be finite and at least 0; if all are 0, gradients are 0. Within a window,
   // either every backward or none has a weight. Adds one small collective per step.
-  void backward(const at::Tensor& loss_sum, double weight, const BackwardOptions& options = {},
-                CallSite site = {});
+  template <class Number,
+            class = std::enable_if_t<std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>>>
+  void backward(const at::Tensor& loss_sum, Number weight, const BackwardOptions& options = {},
+                CallSite = {}) {
+    backward_sum(loss_sum, static_cast<double>(weight), options);
+  }
   // training.gradient_accumulation_steps. A new value (at least 1) applies from the next scope on.
   int64_t gradient_accumulation_steps() const;
   void set_gradient_accumulation_steps(int64_t steps);
@@ -164,7 +168,8 @@ class Accelerator : public Processes {
   double clip_grad_norm(Model& model, double max_norm, double norm_type = 2, CallSite = {}) {
     return clip_grad_norm_of(reference_to(model), max_norm, norm_type);
   }
-  // The same for some parameters of prepared models, whose norm together is at most max_norm.
+  // The same for some parameters of prepared models, whose norm together is at most max_norm. Every
+  // rank passes the same ones, those without a gradient, too.
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                         double norm_type = 2, CallSite site = {});
   // Clamps every gradient element to [-max_value, max_value]; otherwise like clip_grad_norm.
@@ -471,6 +476,7 @@ class Accelerator : public Processes {
   ScopeGuard begin_accumulate(const std::vector<detail::ModelRef>& models);
   ScopeGuard begin_no_sync(const std::vector<detail::ModelRef>& models);
   void trigger_sync_of(const detail::ModelRef& model);
+  void backward_sum(const at::Tensor& loss_sum, double weight, const BackwardOptions& options);
   void backward_of(const at::Tensor& loss, std::optional<double> weight,
                    const BackwardOptions& options);
   double clip_grad_norm_of(const detail::ModelRef& model, double max_norm, double norm_type);

@@ -33,6 +33,7 @@ class AutocastScope {
  private:
   std::optional<AutocastSettings> before_;  // what the destructor restores
   AutocastScope* outer_ = nullptr;          // the thread's latest one before this
+  const void* thread_ = nullptr;            // identifies it: elsewhere the destructor does nothing
 };
 
 }  // namespace coupler

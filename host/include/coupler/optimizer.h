@@ -100,9 +100,10 @@ class Optimizer {
   void step(CallSite site = {});
 
   // The same for a closure that drops the gradients, computes the loss, runs accelerator.backward
-  // and returns the loss: once, or for LBFGS as often as it searches. Returns the first loss, as
-  // the mean over ranks, so that all ranks search alike. Throws Error(kUsage) inside accumulate()
-  // and Error(kUnsupported) with fp16. Collective.
+  // and returns the loss: once, or for LBFGS as often as it searches. A search sees the loss as
+  // backward does (divided, weighted), as the mean over ranks, so that all ranks search alike.
+  // Returns the first such value. Throws Error(kUsage) inside accumulate(), Error(kUnsupported)
+  // with fp16, and for a search under sharding or while gradients are not averaged. Collective.
   at::Tensor step(const std::function<at::Tensor()>& closure, CallSite site = {});
 
   // Whether the last step() was skipped because a gradient was infinite or NaN on some rank.

@@ -46,7 +46,11 @@ class Accumulation {
   // weighted backward follows the one that averaged.
   BackwardScale scale(std::optional<double> weight, int world_size,
                       const std::function<double(double)>& sum_over_ranks);
-  void ran_backward() { loop_.backward_of_only = scope_.size() == 1; }
+  // loss_factor: of its loss.
+  void ran_backward(double loss_factor) {
+    loop_.backward_of_only = scope_.size() == 1;
+    loop_.loss_factor = loss_factor;
+  }
 
  private:
   struct Window {

@@ -211,7 +211,7 @@ double PipelineParallel::train_step_all(const pipelining::Values& inputs,
   state.stage->begin_gradients();
   const double own = state.runner.train(work);
   state.stage->finish_gradients();
-  impl.accumulation.ran_backward();
+  impl.accumulation.ran_backward(/*loss_factor=*/1);
   return tensors::all_reduce_number(state.runner.stages(), own, DB_SUM);
 }
 

@@ -143,10 +143,17 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   optim::StepRules rules{.loop = &impl_->accumulation.loop(),
                          .scaler = impl_->scaler.get(),
                          .in_backward = in_backward};
-  if (impl_->autocast_type) rules.after_update = precision::drop_cast_copies;
+  if (impl_->autocast_type) {
+    rules.after_update = precision::drop_cast_copies;
+    rules.computing_scope = precision::outside_autocast;
+  }
   if (world_size() > 1) {
     rules.mean_over_ranks = [comm = impl_->comm](double value) {
       return tensors::all_reduce_number(*comm, value, DB_AVG);
+    };
+    rules.averages_gradients = [models] {
+      return std::all_of(models.begin(), models.end(),
+                         [](auto* model) { return model->gradient_sync().averages(); });
     };
   }
   if (dry_run::DryRun* const run = impl_->dry_run) {
@@ -228,13 +235,16 @@ void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
     if (impl->profile != nullptr) impl->profile->step();
     impl->checkpoints->on_step_end();
   });
+  detail::LoaderCore::MakeScope body;
   if (impl_->autocast_type && impl_->config.training.autocast == "auto") {
-    loader->set_body_scope([impl = impl_.get(), alive]() -> std::shared_ptr<void> {
+    body = [impl = impl_.get(), alive]() -> std::shared_ptr<void> {
       if (alive.expired()) return nullptr;
       impl->autocast_used = true;
       return precision::loop_scope(*impl->autocast_settings(true));
-    });
+    };
   }
+  // The body of an outer loop may be a scope, too.
+  loader->set_scopes(body, body ? precision::outside_autocast : nullptr);
   impl_->loaders.push_back(std::move(loader));
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "accelerator/accelerator.h"
 #include "base/error.h"
@@ -107,8 +108,8 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   backward_of(loss, std::nullopt, options);
 }
 
-void Accelerator::backward(const at::Tensor& loss_sum, double weight,
-                           const BackwardOptions& options, CallSite) {
+void Accelerator::backward_sum(const at::Tensor& loss_sum, double weight,
+                               const BackwardOptions& options) {
   if (!(weight >= 0) || !std::isfinite(weight)) {
     fail_argument(
         fmt::format("backward: the weight is {}, but must be finite and at least 0", weight),
@@ -144,7 +145,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   try {
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
     // Backward computes in the types of forward, whatever autocast scope it is called in.
-    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+    const auto outside = precision::outside_autocast();
     impl.scale_loss(scaled, expected)
         .backward(
             {}, options.retain_graph || options.create_graph, options.create_graph,
@@ -155,7 +156,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   }
   if (impl.dry_run != nullptr) impl.dry_run->backward_ends();
   for (strategy::Strategy* model : expected) model->gradient_sync().end_backward();
-  impl.accumulation.ran_backward();
+  impl.accumulation.ran_backward(scale.loss * scale.average);
 }
 
 int64_t Accelerator::gradient_accumulation_steps() const {
@@ -179,23 +180,35 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
 
 double Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                                    double norm_type, CallSite) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool known = std::any_of(impl_->models.begin(), impl_->models.end(),
+                                   [&](const auto& model) { return model->has(parameters[i]); });
+    if (known) continue;
+    fail_usage(
+        fmt::format("clip_grad_norm: parameters[{}], {}, is not a parameter of a prepared "
+                    "model",
+                    i,
+                    parameters[i].defined() ? fmt::format("a tensor of shape [{}]",
+                                                          fmt::join(parameters[i].sizes(), ", "))
+                                            : "an undefined tensor"),
+        "parameters", "pass parameters of models given to prepare");
+  }
   std::vector<std::pair<strategy::Strategy*, strategy::GradientNorm>> chosen;
-  for (const at::Tensor& parameter : parameters) {
-    const auto model = std::find_if(impl_->models.begin(), impl_->models.end(),
-                                    [&](const auto& known) { return known->has(parameter); });
-    if (model == impl_->models.end()) {
-      fail_usage(fmt::format("clip_grad_norm: a tensor of shape [{}] is not a parameter of a "
-                             "prepared model",
-                             fmt::join(parameter.sizes(), ", ")),
-                 "", "pass parameters of models given to prepare");
+  for (const auto& model : impl_->models) {
+    const auto& own = model->model().parameters;
+    std::set<size_t> indices;
+    for (const at::Tensor& parameter : parameters) {
+      if (const size_t index = model->index_of(parameter); index < own.size())
+        indices.insert(index);
     }
-    auto of_model = std::find_if(chosen.begin(), chosen.end(),
-                                 [&](const auto& known) { return known.first == model->get(); });
-    if (of_model == chosen.end()) {
-      strategy::GradientNorm none{.type = norm_type, .parameters = std::vector<size_t>()};
-      of_model = chosen.insert(chosen.end(), {model->get(), std::move(none)});
-    }
-    of_model->second.parameters->push_back((*model)->index_of(parameter));
+    if (indices.empty()) continue;
+    strategy::GradientNorm which{.type = norm_type};
+    // All at once are faster than one by one.
+    bool all = true;
+    for (size_t i = 0; i < own.size(); ++i)
+      all = all && (!own[i].tensor.requires_grad() || indices.count(i) != 0);
+    if (!all) which.parameters = std::move(indices);
+    chosen.emplace_back(model.get(), std::move(which));
   }
   return impl_->clip(chosen, max_norm, norm_type);
 }

@@ -124,8 +124,9 @@ int64_t LoaderCore::epoch() const { return state_->epoch; }
 void LoaderCore::set_on_step_end(std::function<void()> call) {
   state_->on_step_end = std::move(call);
 }
-void LoaderCore::set_body_scope(std::function<std::shared_ptr<void>()> make) {
-  state_->body_scope = std::move(make);
+void LoaderCore::set_scopes(MakeScope body, MakeScope reading) {
+  state_->body_scope = std::move(body);
+  state_->reading_scope = std::move(reading);
 }
 bool LoaderCore::in_loop() const { return state_->looping; }
 uint64_t LoaderCore::loop_number() const { return state_->loop_number; }

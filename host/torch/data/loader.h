@@ -56,8 +56,8 @@ struct LoaderCore::State {
   data::BatchSampler sampler;  // of the current loop, or of the next one
   size_t start = 0;            // its first sample
 
-  std::function<void()> on_step_end;                  // null: unused
-  std::function<std::shared_ptr<void>()> body_scope;  // null: unused
+  std::function<void()> on_step_end;    // null: unused
+  MakeScope body_scope, reading_scope;  // null: unused
 
   int64_t epoch = 0;
   int64_t next_epoch = 0;

@@ -227,6 +227,7 @@ uint64_t LoaderCore::start_epoch() {
   const uint64_t pass = ++s.pass;
   try {
     const auto reading = reading_scope();
+    const auto own = s.reading_scope ? s.reading_scope() : nullptr;
     s.begin();
   } catch (...) {
     s.finish();
@@ -248,6 +249,7 @@ bool LoaderCore::next(uint64_t pass) {
   }
   {
     const auto reading = reading_scope();
+    const auto own = s.reading_scope ? s.reading_scope() : nullptr;
     s.advance();
   }
   if (s.body_scope) s.body = s.body_scope();

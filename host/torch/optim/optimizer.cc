@@ -2,7 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
 #include <fmt/ranges.h>
@@ -47,7 +46,6 @@ OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
 }
 
 void OptimizerState::hold_own_parts() {
-  bool divided = false;
   std::unordered_map<const at::TensorImpl*, size_t> group_of;
   std::vector<std::vector<at::Tensor>> held;
   for (auto& group : optimizer_.param_groups()) {
@@ -71,11 +69,11 @@ void OptimizerState::hold_own_parts() {
         const auto part = (*model)->part(from.parameter);
         own = part ? part->optimizer_tensor : at::Tensor();
       }
-      divided = divided || !own.is_same(parameter);
+      divided_ = divided_ || !own.is_same(parameter);
       if (own.defined()) list.push_back(own);
     }
   }
-  if (divided) require_divisible();
+  if (divided_) require_divisible();
   for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
 }
 
@@ -165,61 +163,90 @@ void OptimizerState::step() {
     kernel_->step();
   } else {
     // In a loop's autocast, an optimizer's own products would be rounded.
-    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+    const auto computing = rules_.computing_scope ? rules_.computing_scope() : nullptr;
     optimizer_.step();
   }
   updated();
 }
 
 at::Tensor OptimizerState::step(const std::function<at::Tensor()>& closure) {
-  const std::string name = optimizer_type(optimizer_);
-  if (rules_.loop->scope != 0) {
-    throw Error(ErrorCode::kUsage,
-                fmt::format("{}: step(closure) inside accelerator.accumulate: the closure drops "
-                            "the gradients of the window's earlier batches",
-                            name),
-                {.subject = "training.gradient_accumulation_steps",
-                 .hint = "call step(closure) outside accumulate, on a larger batch"});
-  }
-  if (rules_.scaler != nullptr) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("{}: step(closure) with fp16: the gradients of each evaluation would "
-                    "have another scale",
-                    name),
-        {.subject = "training.mixed_precision", .hint = "use training.mixed_precision = \"bf16\""});
-  }
+  require_closure(closure != nullptr);
   require_given_parameters();
-  const auto outside = c10::impl::tls_local_dispatch_key_set();
+  std::shared_ptr<void> computing;
   at::Tensor first;
   const auto evaluate = [&] {
     const at::AutoGradMode grad(true);
-    const c10::impl::ForceDispatchKeyGuard as_outside(outside);
+    computing.reset();
     at::autocast::clear_cache();  // of values before the search's last move
-    at::Tensor loss = closure();
+    const at::Tensor loss = closure();
+    if (rules_.computing_scope) computing = rules_.computing_scope();
     if (!loss.defined() || loss.numel() != 1) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: the closure of step returned {}", name,
+                  fmt::format("{}: the closure of step returned {}", optimizer_type(optimizer_),
                               loss.defined() ? fmt::format("a tensor of shape [{}]",
                                                            fmt::join(loss.sizes(), ", "))
                                              : "an undefined tensor"),
                   {.subject = "closure", .hint = "return the loss, a single number"});
     }
-    loss = loss.detach().reshape({});
-    if (rules_.mean_over_ranks) loss.fill_(rules_.mean_over_ranks(loss.item<double>()));
     took_gradients_ = false;
-    if (!first.defined()) first = loss.clone();
-    return loss;
+    const at::Tensor value =
+        at::full({}, search_value(loss.item<double>()), loss.options().requires_grad(false));
+    if (!first.defined()) first = value.clone();
+    return value;
   };
   if (kernel_ != nullptr) {
     evaluate();
     kernel_->step();
   } else {
-    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
     optimizer_.step(evaluate);
   }
   updated();
   return first;
+}
+
+void OptimizerState::require_closure(bool given) const {
+  const std::string name = optimizer_type(optimizer_);
+  const auto refuse = [&](ErrorCode code, const std::string& why, const std::string& subject,
+                          const std::string& hint) {
+    throw Error(code, fmt::format("{}: step(closure) {}", name, why),
+                {.subject = subject, .hint = hint});
+  };
+  if (!given) {
+    refuse(ErrorCode::kInvalidArgument, "with an empty function", "closure",
+           "pass a function that returns the loss, or call step()");
+  }
+  if (rules_.loop->scope != 0) {
+    refuse(ErrorCode::kUsage,
+           "inside accelerator.accumulate: the closure drops the gradients of the window's "
+           "earlier batches",
+           "training.gradient_accumulation_steps",
+           "call step(closure) outside accumulate, on a larger batch");
+  }
+  if (rules_.scaler != nullptr) {
+    refuse(ErrorCode::kUnsupported,
+           "with fp16: the gradients of each evaluation would have another scale",
+           "training.mixed_precision", "use training.mixed_precision = \"bf16\"");
+  }
+  if (kernel_ != nullptr) return;
+  if (divided_) {
+    refuse(ErrorCode::kUnsupported,
+           "under sharding: an evaluation would see the other ranks' parts as they were before "
+           "the search",
+           name, "use SGD, Adam or AdamW, which evaluate once, or a backend that replicates");
+  }
+  if (rules_.averages_gradients && !rules_.averages_gradients()) {
+    refuse(ErrorCode::kUnsupported,
+           "while gradients are not averaged (LocalSGD, no_sync): each rank would search on its "
+           "own and evaluate a different number of times",
+           name, "let gradients be averaged, or use SGD, Adam or AdamW, which evaluate once");
+  }
+}
+
+// What the gradients belong to: the loss that backward ran on, as the mean over ranks.
+double OptimizerState::search_value(double loss) const {
+  const double own = loss * rules_.loop->loss_factor;
+  return rules_.averages_gradients && rules_.averages_gradients() ? rules_.mean_over_ranks(own)
+                                                                  : own;
 }
 
 void OptimizerState::require_given_parameters() const {

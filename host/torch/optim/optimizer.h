@@ -24,6 +24,7 @@ struct StepState {
   uint64_t scope = 0;             // the number of the accumulate() scope; 0 outside one
   bool first_of_window = true;    // no earlier batch is accumulated
   bool backward_of_only = false;  // backward has run in this scope, which has one model
+  double loss_factor = 1;         // of the loss of the latest backward
 };
 
 // When and how an optimizer may act. What the pointers refer to outlives the optimizer.
@@ -32,8 +33,12 @@ struct StepRules {
   GradScaler* scaler = nullptr;        // with fp16
   bool in_backward = false;            // updates parameters while backward still runs
   std::function<void()> after_update;  // null: nothing
-  // The mean of a number over ranks; collective. Null: one process.
+  // What it returns lives while an optimizer without a kernel computes. Null: unused.
+  std::function<std::shared_ptr<void>()> computing_scope;
+  // The mean of a number over ranks, collective, and whether gradients are such means now. Null:
+  // one process.
   std::function<double(double)> mean_over_ranks;
+  std::function<bool()> averages_gradients;
 };
 
 class OptimizerState final : public strategy::GradientConsumer {
@@ -83,6 +88,8 @@ class OptimizerState final : public strategy::GradientConsumer {
  private:
   bool drops_gradients() const;
   void require_given_parameters() const;
+  void require_closure(bool given) const;
+  double search_value(double loss) const;
   void updated();
   void hold_own_parts();
   void require_divisible() const;
@@ -97,6 +104,7 @@ class OptimizerState final : public strategy::GradientConsumer {
   std::unique_ptr<FusedKernel> kernel_;
   StepRules rules_;
   uint64_t stepped_scope_ = 0;  // the accumulate() scope of the latest step()
+  bool divided_ = false;        // it holds parts of parameters
   bool skipped_ = false;
   bool took_gradients_ = false;  // since the last step()
   int64_t steps_ = 0;

@@ -1,6 +1,7 @@
 #include "precision/precision.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <coupler/autocast.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -169,11 +170,26 @@ std::optional<c10::ScalarType> apply(const AutocastSettings& settings) {
 }  // namespace
 
 std::shared_ptr<void> precision::loop_scope(const AutocastSettings& settings) {
-  if (std::shared_ptr<void> scope = scope_of_loops.lock()) return scope;
+  if (std::shared_ptr<void> scope = scope_of_loops.lock()) {
+    at::autocast::clear_cache();  // as at the end of the body before
+    return scope;
+  }
   if (latest_scope != nullptr) return nullptr;
   std::shared_ptr<void> scope = std::make_shared<AutocastScope>(settings);
   scope_of_loops = scope;
   return scope;
+}
+
+std::shared_ptr<void> precision::outside_autocast() {
+  struct Outside {
+    Outside() = default;
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+    ~Outside() { precision::set_fp8_linear(fp8_gradients); }
+    const c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+    const std::optional<c10::ScalarType> fp8_gradients = precision::set_fp8_linear(std::nullopt);
+  };
+  return std::make_shared<Outside>();
 }
 
 AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
@@ -187,10 +203,11 @@ AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
   before_->fp8_gradients = apply(now);
   at::autocast::increment_nesting();
   outer_ = std::exchange(latest_scope, this);
+  thread_ = &latest_scope;
 }
 
 AutocastScope::~AutocastScope() {
-  if (!before_) return;
+  if (!before_ || thread_ != &latest_scope) return;
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   if (latest_scope == this) {
     apply(*before_);
@@ -199,8 +216,7 @@ AutocastScope::~AutocastScope() {
   }
   // A loop has ended inside a scope that began in its body, which stays in force.
   AutocastScope* inner = latest_scope;
-  while (inner != nullptr && inner->outer_ != this) inner = inner->outer_;
-  if (inner == nullptr) return;  // on another thread, against the rule
+  while (inner->outer_ != this) inner = inner->outer_;
   inner->before_ = before_;
   inner->outer_ = outer_;
 }

@@ -37,6 +37,8 @@ class GradientSync {
   // Whether the next backward averages gradients over ranks (the default) or only accumulates.
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
+  // Whether it does: not with LocalSGD.
+  virtual bool averages() const { return sync_; }
 
   // Call around a backward that the model takes part in on every rank, even if this rank's reaches
   // none of its parameters. If it is averaged, all accumulated gradients are multiplied by factor,
@@ -73,6 +75,7 @@ class LocalGradients final : public GradientSync,
   // flat must outlive this. Owned by a shared_ptr.
   explicit LocalGradients(FlatParameters& flat);
 
+  bool averages() const override { return false; }
   void begin_backward(double factor) override { factor_ = factor; }
   void end_backward() override;
   void abandon_backward() override {

@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
+#include <limits>
 #include <unordered_map>
 
 #include "empty_weights/empty_weights.h"
@@ -166,14 +167,13 @@ comm::SharedSettings shared_settings_of(const Model& model) {
   return settings;
 }
 
-bool GradientNorm::covers(size_t parameter) const {
-  return !parameters ||
-         std::find(parameters->begin(), parameters->end(), parameter) != parameters->end();
-}
-
 double GradientNorm::power_of(const std::vector<at::Tensor>& tensors) const {
   double power = 0;
-  residency::visit_in_groups(tensors, [&](at::TensorList bunch) {
+  std::vector<at::Tensor> filled;  // the largest element of none is not defined
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() > 0) filled.push_back(tensor);
+  }
+  residency::visit_in_groups(filled, [&](at::TensorList bunch) {
     std::vector<at::Tensor> norms = at::_foreach_norm(bunch, type);
     // On a device, reading the norms one by one would wait for each.
     if (!norms[0].is_cpu()) {
@@ -181,7 +181,10 @@ double GradientNorm::power_of(const std::vector<at::Tensor>& tensors) const {
       norms = at::stack(norms).cpu().unbind();
     }
     for (const at::Tensor& norm : norms) {
-      power = together(power, power_of(norm.item<double>()));
+      const double value = norm.item<double>();
+      // A maximum, here or over ranks, may drop NaN.
+      power = together(
+          power, std::isnan(value) ? std::numeric_limits<double>::infinity() : power_of(value));
     }
   });
   return power;

@@ -97,9 +97,9 @@ comm::SharedSettings shared_settings_of(const Model& model);
 // Which norm of which gradients.
 struct GradientNorm {
   double type = 2;  // p of the p-norm, above 0; infinity: the largest absolute value
-  std::optional<std::vector<size_t>> parameters = {};  // indices in Model::parameters; empty: all
+  std::optional<std::set<size_t>> parameters = {};  // indices in Model::parameters; empty: all
 
-  bool covers(size_t parameter) const;
+  bool covers(size_t parameter) const { return !parameters || parameters->count(parameter) != 0; }
   bool is_maximum() const { return std::isinf(type); }
   // The p-th power of a norm, or the maximum itself; norm_of undoes it. That of several parts is
   // the `together` of theirs.

@@ -90,6 +90,24 @@ void norm_of_two_models(Accelerator& accelerator) {
   two.expect_equal_gradients("the second model");
 }
 
+// On one rank only; a maximum could drop it.
+void not_finite(Accelerator& accelerator) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), kMaximum}) {
+    for (const double type : {1.0, 2.0, kMaximum}) {
+      Twins twins(accelerator);
+      const bool here = accelerator.rank() == accelerator.world_size() - 1;
+      accelerator.backward(twins.own_loss(0) + twins.net->hidden->bias[0] * (here ? bad : 0.0));
+      const std::vector<torch::Tensor> some = {twins.net->hidden->weight, twins.net->hidden->bias};
+      for (const std::string& message :
+           {error_of([&] { accelerator.clip_grad_norm(twins.net, 1.0, type); }),
+            error_of([&] { accelerator.clip_grad_norm(some, 1.0, type); })}) {
+        EXPECT(message.find("'hidden.bias' has infinite or NaN elements") != std::string::npos,
+               message);
+      }
+    }
+  }
+}
+
 void retained_graph(Accelerator& accelerator) {
   Twins twins(accelerator);
   const torch::Tensor own = twins.own_loss(0), joined = twins.joined_loss(0);
@@ -98,6 +116,10 @@ void retained_graph(Accelerator& accelerator) {
   joined.backward({}, /*retain_graph=*/true);
   joined.backward();
   twins.expect_equal_gradients("two backwards");
+  Twins others(accelerator);
+  accelerator.backward(others.own_loss(0), {});  // not a weight of 0
+  others.joined_loss(0).backward();
+  others.expect_equal_gradients("no options");
 }
 
 void some_inputs(Accelerator& accelerator) {
@@ -146,18 +168,21 @@ void closure_of_sgd(Accelerator& accelerator) {
   torch::optim::SGD other(trainable(twins.reference), 0.1);
   auto opt = accelerator.prepare(optimizer);
   int evaluations = 0;
+  torch::Tensor own, twins_loss;
   const torch::Tensor loss = opt.step([&] {
     ++evaluations;
     opt.zero_grad();
-    const torch::Tensor result = twins.own_loss(0);
-    accelerator.backward(result);
-    return result;
+    own = twins.own_loss(0);
+    twins_loss = own.detach().clone();
+    accelerator.backward(own);
+    return own;
   });
   const torch::Tensor expected = twins.joined_loss(0);
   expected.backward();
   other.step();
   EXPECT(evaluations == 1, "the closure ran " + std::to_string(evaluations) + " times");
   EXPECT(torch::allclose(loss, expected), "the loss is not the mean over ranks");
+  EXPECT(torch::equal(own.detach(), twins_loss), "the closure's own loss was changed");
   EXPECT(!loss.requires_grad(), "the loss has a graph");
   twins.expect_equal_gradients("after step(closure)");
   accelerator.for_each_tensor(twins.net, [&](const std::string& name, const torch::Tensor& value) {
@@ -180,6 +205,15 @@ void closure_of_lbfgs(Accelerator& accelerator) {
                message.find("the state of this optimizer cannot be offloaded") != std::string::npos,
            message);
     return;
+  }
+  {
+    const auto alone = accelerator.no_sync(twins.net);
+    const torch::Tensor one = torch::ones({});
+    if (accelerator.world_size() > 1) {
+      const std::string message = error_of([&] { opt->step([&] { return one; }); });
+      EXPECT(message.find("step(closure) while gradients are not averaged") != std::string::npos,
+             message);
+    }
   }
   for (int step = 0; step < 3; ++step) {
     opt->step([&] {
@@ -215,7 +249,11 @@ void wrong_arguments(Accelerator& accelerator) {
   expect_words(error_of([&] {
                  accelerator.clip_grad_norm({torch::ones({2, 3})}, 1.0);
                }),
-               "a tensor of shape [2, 3] is not a parameter of a prepared model");
+               "parameters[0], a tensor of shape [2, 3], is not a parameter of a prepared model");
+  expect_words(error_of([&] { accelerator.clip_grad_norm({torch::Tensor()}, 1.0); }),
+               "parameters[0], an undefined tensor, is not a parameter");
+  expect_words(error_of([&] { opt.step(std::function<torch::Tensor()>()); }),
+               "step(closure) with an empty function");
   expect_words(error_of([&] { accelerator.backward(loss, {.inputs = {torch::ones({2})}}); }),
                "inputs[0] does not require a gradient");
   expect_words(error_of([&] { accelerator.backward(loss, {.inputs = {loss}}); }),
@@ -234,6 +272,7 @@ std::vector<Check> step_argument_checks() {
       {"norm_types", norm_types},
       {"norm_of_some", norm_of_some},
       {"norm_of_two_models", norm_of_two_models},
+      {"not_finite", not_finite},
       {"retained_graph", retained_graph},
       {"some_inputs", some_inputs},
       {"graph_of_gradients", graph_of_gradients},

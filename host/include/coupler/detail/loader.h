@@ -145,9 +145,10 @@ class LoaderCore {
   // Sets a function that the iterating thread calls at the end of every pass through a loop's body.
   void set_on_step_end(std::function<void()> call);
 
-  // Sets a function that the iterating thread calls when a pass through a loop's body begins; what
-  // it returns lives until that pass ends.
-  void set_body_scope(std::function<std::shared_ptr<void>()> make);
+  // Sets functions that the iterating thread calls when a pass through a loop's body begins, and
+  // when batches are read; what they return lives until that ends. Null: unused.
+  using MakeScope = std::function<std::shared_ptr<void>()>;
+  void set_scopes(MakeScope body, MakeScope reading);
 
   // Whether a loop over it is running.
   bool in_loop() const;

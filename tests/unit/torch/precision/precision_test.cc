@@ -179,7 +179,10 @@ TEST_F(LoopScope, ProgramsOwnScopes_Count) {
 TEST_F(LoopScope, NestedAndAlternatingLoops_ShareIt) {
   auto first = loader(), second = loader();
   for ([[maybe_unused]] auto& batch : first) {
-    for ([[maybe_unused]] auto& other : second) EXPECT_EQ(product_type(), at::kBFloat16);
+    for ([[maybe_unused]] auto& other : second) {
+      EXPECT_EQ(product_type(), at::kBFloat16);
+      EXPECT_EQ(*second.dataset().seen, at::kFloat) << "the inner dataset is read in autocast";
+    }
     EXPECT_EQ(product_type(), at::kBFloat16);
   }
   auto one = first.begin();
@@ -227,28 +230,38 @@ TEST_F(LoopScope, LoaderThatOutlivesItsAccelerator_OpensNone) {
   for ([[maybe_unused]] auto& batch : batches) EXPECT_EQ(product_type(), at::kFloat);
 }
 
+// 17/16 needs four bits of mantissa; fp8 has three.
+at::Tensor product_of_16() {
+  const at::Tensor all = at::full({16, 16}, 17.0 / 16);
+  return at::matmul(all, all.t());
+}
+
 // An optimizer of the program's own, whose products are not rounded.
-TEST_F(LoopScope, OptimizersProducts_AreInFullPrecision) {
+TEST(Autocast, OptimizersProductsInALoop_AreInFullPrecision) {
   class Multiplying : public torch::optim::SGD {
    public:
     using SGD::SGD;
     at::Tensor step(LossClosure closure = nullptr) override {
-      seen = product_type();
+      seen = product_of_16();
       return SGD::step(std::move(closure));
     }
-    c10::ScalarType seen = at::kByte;
+    at::Tensor seen;
   };
-  torch::nn::Linear model(2, 1);
-  Multiplying optimizer(model->parameters(), 0.1);
-  auto batches = loader();
-  auto [net, opt] = accelerator_.prepare(model, optimizer);
-  for (auto& batch : batches) {
-    accelerator_.backward(net->forward(batch.data).to(at::kFloat).sum());
-    opt.step();
-    opt.zero_grad();
-    break;
+  for (const char* precision : {"bf16", "fp8"}) {
+    Accelerator accelerator(with(precision));
+    torch::nn::Linear model(2, 1);
+    Multiplying optimizer(model->parameters(), 0.1);
+    auto loader = data_loader(MultiplyingDataset(), {.batch_size = 4});
+    auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+    for (auto& batch : batches) {
+      EXPECT_NE(product_of_16().scalar_type(), at::kFloat) << precision;
+      accelerator.backward(net->forward(batch.data).to(at::kFloat).sum());
+      opt.step();
+      opt.zero_grad();
+    }
+    EXPECT_EQ(optimizer.seen.scalar_type(), at::kFloat) << precision;
+    EXPECT_EQ(optimizer.seen[0][0].item<float>(), 17.0F / 16 * 17 / 16 * 16) << precision;
   }
-  EXPECT_EQ(optimizer.seen, at::kFloat);
 }
 
 TEST(PrecisionLog, EveryPart_IsNamedAtTheStart) {
