@@ -89,9 +89,9 @@ bool is_program(const std::string& path) {
 }
 
 std::string find_in_path(const std::string& program) {
-  const char* path = std::getenv("PATH");
-  if (path != nullptr && *path == '\0') return "";
-  for (const std::string& folder : split(path == nullptr ? "/usr/bin:/bin" : path, ':')) {
+  const std::string path = environment_value("PATH");
+  if (path.empty()) return "";
+  for (const std::string& folder : split(path, ':')) {
     std::string file = (folder.empty() ? "." : folder) + "/" + program;
     if (is_program(file)) return file;
   }

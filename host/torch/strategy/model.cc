@@ -7,7 +7,6 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
-#include <limits>
 #include <unordered_map>
 
 #include "empty_weights/empty_weights.h"
@@ -183,8 +182,8 @@ double GradientNorm::power_of(const std::vector<at::Tensor>& tensors) const {
     for (const at::Tensor& norm : norms) {
       const double value = norm.item<double>();
       // A maximum, here or over ranks, may drop NaN.
-      power = together(
-          power, std::isnan(value) ? std::numeric_limits<double>::infinity() : power_of(value));
+      const bool dropped = is_maximum() && std::isnan(value);
+      power = together(power, dropped ? type : power_of(value));
     }
   });
   return power;
