@@ -32,6 +32,10 @@ std::vector<HostSpec> read_specs(const char* option, const std::string& value) {
   for (const std::string& part : split(value, '@')) {
     HostSpec spec{part.substr(0, part.find(':')), {}};
     if (spec.host.empty()) refuse_choice(option, value, "the name of a machine is missing");
+    if (std::any_of(specs.begin(), specs.end(),
+                    [&](const HostSpec& other) { return other.host == spec.host; }))
+      refuse_choice(option, value, fmt::format("{} occurs twice", spec.host),
+                    "name all of its slots together, as node1:0,1");
     if (spec.host.size() == part.size()) {
       specs.push_back(spec);
       continue;
@@ -118,10 +122,10 @@ std::string devices_here(const std::string& include) {
 
 HostFile chosen_hosts(const HostFile& file, const HostChoice& choice) {
   if ((choice.machines || choice.slots) && !(choice.include.empty() && choice.exclude.empty()))
-    fail_usage(
-        fmt::format("{} and {} cannot be combined", choice.machines ? "--num_nodes" : "--num_gpus",
-                    choice.include.empty() ? "--exclude" : "--include"),
-        "--num_nodes", "--include and --exclude already say which machines and slots");
+    fail_usage(fmt::format("{} and {} cannot be combined",
+                           choice.machines ? choice.machines_option : "--num_gpus",
+                           choice.include.empty() ? "--exclude" : "--include"),
+               "--num_nodes", "--include and --exclude already say which machines and slots");
   if (!choice.include.empty() && !choice.exclude.empty())
     fail_usage("--include and --exclude cannot be combined", "--exclude", "omit one of them");
   HostFile result = file;
@@ -130,7 +134,7 @@ HostFile chosen_hosts(const HostFile& file, const HostChoice& choice) {
   if (choice.machines) {
     const auto most = static_cast<int>(result.hosts.size());
     if (*choice.machines > most)
-      refuse_choice("--num_nodes", std::to_string(*choice.machines),
+      refuse_choice(choice.machines_option.c_str(), std::to_string(*choice.machines),
                     fmt::format("{} lists only {} machines", file.path, most),
                     "list more, or ask for fewer");
     result.hosts.resize(static_cast<size_t>(*choice.machines));

@@ -11,9 +11,10 @@
 namespace coupler::cli {
 
 struct HostChoice {
-  std::optional<int> machines;   // the first ones
-  std::optional<int> slots;      // of each machine
-  std::string include, exclude;  // "node1@node2:0,1"; "": all, none
+  std::optional<int> machines;                  // the first ones
+  std::optional<int> slots;                     // of each machine
+  std::string include, exclude;                 // "node1@node2:0,1"; "": all, none
+  std::string machines_option = "--num_nodes";  // what set machines, for messages
 
   bool given() const { return machines || slots || !include.empty() || !exclude.empty(); }
 };

@@ -36,6 +36,8 @@ TEST(HostChoice, WhatTheFileDoesNotHave_IsRefused_NamingIt) {
       {{.include = "node2:2"}, "node2 has 2 slots in hosts, so there is none of number 2"},
       {{.include = "node1:x"}, "'x' is not a slot's number"},
       {{.include = "node1:1,1"}, "slot 1 of node1 occurs twice"},
+      {{.include = "node1@node1"}, "--include node1@node1: node1 occurs twice"},
+      {{.exclude = "node1:2@node1:3"}, "node1 occurs twice"},
       {{.include = "node1@"}, "the name of a machine is missing"},
       {{.include = "node1:2,3"}, "CUDA_VISIBLE_DEVICES=2,3 on that machine"},
       {{.exclude = "node1:0"}, "node1 is left with the devices 1,2,3"},
