@@ -3,13 +3,12 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
 #include "cli/launch/mpirun.h"
 #include "cli/launch/network_job.h"
+#include "cli/launch/process_count.h"
 #include "cli/process/capture_output.h"
 #include "rendezvous/process_info.h"
 
@@ -32,7 +31,10 @@ void check_flags_fit(const LaunchOptions& options) {
             "--gpu-ids",
             "ranks that are started now; set CUDA_VISIBLE_DEVICES in the script or "
             "the manifest");
-  only_with(!options.hostfile.empty(), via == Via::kMpirun, "--hostfile", "--via mpirun");
+  if (!options.hostfile.empty() && via != Via::kMpirun) {
+    fail_usage("--hostfile works only with --via mpirun", "--hostfile",
+               via == Via::kLocal ? "add --via mpirun" : "give --via mpirun, or omit --hostfile");
+  }
   only_with(options.print, via == Via::kSlurm || via == Via::kKubernetes, "--print",
             "--via slurm or --via k8s (--dry-run shows what would be started)");
   only_with(!options.image.empty(), via == Via::kKubernetes, "--image", "--via k8s");
@@ -52,47 +54,6 @@ void check_flags_fit(const LaunchOptions& options) {
     fail_usage("--machines: mpirun takes its machines from a hostfile", "--machines",
                "list them in a file, one 'node1 slots=4' per line, and pass --hostfile FILE");
   }
-}
-
-// Slurm's allocation sets the number of processes unless launch.processes is set explicitly.
-std::optional<int> slurm_tasks(const LaunchOptions& options, const config::Config& config) {
-  const char* tasks = std::getenv("SLURM_NTASKS");
-  if (options.via != Via::kSlurm || options.print || tasks == nullptr ||
-      config.sources.count("launch.processes") != 0) {
-    return std::nullopt;
-  }
-  return parse_number(tasks, 1, kMaxProcesses, "SLURM_NTASKS", "number of tasks");
-}
-
-int count_processes(const LaunchOptions& options, const config::Config& config, int machines) {
-  if (options.processes && options.per_machine &&
-      *options.processes != *options.per_machine * machines) {
-    fail_usage(
-        fmt::format("{} and {} contradict each other on {} machine{}: the first is the total "
-                    "number of processes",
-                    as_written(options, "-n"), as_written(options, "--per-machine"), machines,
-                    machines == 1 ? "" : "s"),
-        "-n", "give one of them");
-  }
-  int64_t processes = config.launch.processes;
-  if (options.processes) {
-    processes = *options.processes;
-  } else if (options.per_machine) {
-    processes = static_cast<int64_t>(*options.per_machine) * machines;
-  } else if (const auto tasks = slurm_tasks(options, config)) {
-    processes = *tasks;
-  }
-  if (processes % machines != 0) {
-    fail_usage(
-        fmt::format("{} processes cannot be divided evenly among {} machines", processes, machines),
-        "-n", fmt::format("give a multiple of {}, or use --per-machine N", machines));
-  }
-  if (processes / machines > kMaxProcesses) {
-    fail_usage(fmt::format("{} processes exceed the limit of one launcher ({})",
-                           processes / machines, kMaxProcesses),
-               "-n");
-  }
-  return static_cast<int>(processes);
 }
 
 // Several launchers of one job must agree on an address and a port.
@@ -145,16 +106,6 @@ std::string absolute(const std::string& path) {
   return path.empty() ? path : std::filesystem::absolute(path).lexically_normal().string();
 }
 
-void check_slots(const LaunchPlan& plan) {
-  if (!plan.host_file.hosts.empty() && plan.processes > plan.host_file.slots()) {
-    fail_usage(
-        fmt::format("{} processes exceed the {} slots of {}", plan.processes,
-                    plan.host_file.slots(), plan.host_file.path),
-        "-n",
-        fmt::format("start at most {}, or raise slots=N in the hostfile", plan.host_file.slots()));
-  }
-}
-
 // Checks the network settings that concern this machine.
 void check_network(const LaunchPlan& plan) {
   const auto& interface = plan.config.backend.interface;
@@ -169,34 +120,6 @@ void check_network(const LaunchPlan& plan) {
   }
   if (plan.machines > 1 && plan.machine_rank == 0 && !plan.dry_run) {
     check_own_address_and_port(plan.main_address, plan.main_port);
-  }
-}
-
-// deepspeed's options without a hostfile are about this machine, or about one launcher a machine.
-void apply_host_choice(LaunchOptions& options) {
-  const HostChoice& hosts = options.hosts;
-  if (!options.hostfile.empty() || !hosts.given()) return;
-  if (!hosts.exclude.empty())
-    fail_usage(fmt::format("{} needs a hostfile", as_written(options, "--exclude")), "--exclude",
-               "add --via mpirun --hostfile FILE, or name this machine's devices with --gpu-ids");
-  if (!hosts.include.empty()) {
-    const std::string written = as_written(options, "--include");
-    const std::string devices = devices_here(hosts.include);
-    const auto count = std::count(devices.begin(), devices.end(), ',') + 1;
-    const auto set = [&](const std::string& ours, const std::string& value) {
-      note_setter(options, ours, {"--include", value, written});
-    };
-    set("--gpu-ids", devices);
-    set("--per-machine", std::to_string(count));
-    if (hosts.slots) set("--num_gpus", "");
-    options.visible_devices = devices;
-    options.per_machine = static_cast<int>(count);
-  }
-  if (hosts.slots) {
-    apply_words(options, "--per-machine {}", std::to_string(*hosts.slots), "--num_gpus");
-  }
-  if (hosts.machines) {
-    apply_words(options, "--machines {}", std::to_string(*hosts.machines), "--num_nodes");
   }
 }
 
@@ -233,16 +156,9 @@ LaunchPlan make_launch_plan(LaunchOptions options) {
   plan.owns_ranks = options.machines.has_value();
   plan.config_given = options.request.file.has_value();
   plan_machines(options, plan);
-  plan.processes = count_processes(options, plan.config, plan.machines);
-  if (!options.hostfile.empty()) {
-    plan.host_file = chosen_hosts(read_host_file(options.hostfile), options.hosts);
-    if (options.hosts.given() && options.per_machine)
-      fail_usage(fmt::format("{} does not apply to the machines of {}",
-                             as_written(options, "--per-machine"), options.hostfile),
-                 "--per-machine", "use --num_gpus N for N processes on each of them, or -n");
-    if (options.hosts.given() && !options.processes) plan.processes = plan.host_file.slots();
-    check_slots(plan);
-  }
+  const ProcessCount count = count_processes(options, plan.config, plan.machines);
+  plan.processes = count.processes;
+  plan.host_file = count.host_file;
   check_not_a_rank(options);
   check_network(plan);
   plan.arguments = options.program;

@@ -190,6 +190,7 @@ TEST(LaunchOptions, MachinesThatDoNotFit_AreRefused_WithTheFix) {
       {{"--interface", "192.0.2.1"}, "this machine has no network interface '192.0.2.1'"},
       {{"--interface", "0.0.0.0"}, "'0.0.0.0' means all network interfaces"},
       {{"--hostfile", "x"}, "--hostfile works only with --via mpirun"},
+      {{"--hostfile", "x"}, "add --via mpirun"},
       {{"--image", "x"}, "--image works only with --via k8s"},
       {{"--print"}, "--print works only with"},
       {{"--via", "mpirun", "--machines", "2"}, "mpirun takes its machines from a hostfile"},
