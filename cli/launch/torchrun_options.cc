@@ -50,13 +50,17 @@ void processes_per_node(O& o, S& v, S& w) {
   apply_words(o, "--per-machine {}", std::to_string(usable_cpus().size()), w);
 }
 
-// HOST or HOST:PORT; an IPv6 address is in brackets.
+// HOST or HOST:PORT; an IPv6 address is in brackets. Torchrun's default is "".
 void endpoint(O& o, S& v, S& w) {
+  if (v.empty()) return;
   const size_t colon = v.rfind(':');
   const bool has_port = colon != std::string::npos && v.find(']', colon) == std::string::npos;
   std::string host = has_port ? v.substr(0, colon) : v;
-  if (host.size() > 1 && host.front() == '[' && host.back() == ']')
+  if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string::npos) {
+    refuse_option(w, v, "an IPv6 address must be in brackets", "write [::1]:29500");
+  }
   const std::string port = has_port ? v.substr(colon + 1) : "29400";  // torchrun's default
   apply_words(o, "--main-address {}", host, w);
   apply_words(o, "--main-port {}", port, w);
@@ -144,13 +148,12 @@ const std::vector<LaunchOption>& torchrun_options() {
               "use --log-dir FOLDER, which also writes it to files, and redirect the command's own "
               "output")),
       row("--local_ranks_filter RANKS", "",
-          refuse_always("all ranks write to the terminal",
-                        "use --prefix to tell them apart, or --log-dir FOLDER for a file each")),
+          only({""}, "all ranks write to the terminal",
+               "use --prefix to tell them apart, or --log-dir FOLDER for a file each")),
       row("--duplicate_stdout_filters WORDS", "",
-          refuse_always("output is not filtered", "use --log-dir FOLDER, and grep its files")),
+          only({""}, "output is not filtered", "use --log-dir FOLDER, and grep its files")),
       row("--duplicate_stderr_filters WORDS", "",
-          refuse_always("error output is not filtered",
-                        "use --log-dir FOLDER, and grep its files")),
+          only({""}, "error output is not filtered", "use --log-dir FOLDER, and grep its files")),
       row("--event_log_handler NAME", "",
           only({"null"}, "events are not logged by handlers",
                "use --outcome FILE to learn which rank failed")),
