@@ -2,6 +2,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "cli/launch/launch_options.h"
 
 namespace coupler::cli {
@@ -24,11 +25,12 @@ Apply refuse_flag(const char* why, const char* hint = "omit it") {
 void nothing(O&, S&, S&) {}
 
 void launcher(O& o, S& v, S& w) {
-  if (v == "openmpi" || v == "mpich" || v == "impi") {
+  const std::string name = lower(v);
+  if (name == "openmpi" || name == "mpich" || name == "impi") {
     apply_words(o, "--via mpirun", v, w);
-  } else if (v == "slurm") {
+  } else if (name == "slurm") {
     apply_words(o, "--via slurm", v, w);
-  } else {
+  } else if (name != "standard" && name != "nossh") {  // these: one launcher on each machine
     refuse_option(w, v, "machines are reached through mpirun or srun",
                   "use openmpi, mpich, impi or slurm, or run `coupler launch --machines` on each "
                   "machine");

@@ -183,6 +183,33 @@ void apply_own(LaunchOptions& options, const LaunchOption& one, const std::strin
   one.apply(options, value, setter.name);
 }
 
+// The option of ours that sets this key, so that -o KEY=VALUE counts as that option.
+const std::string& option_for_key(const std::string& key) {
+  static const std::map<std::string, std::string, std::less<>> options = {
+      {"launch.processes", "-n"}, {"backend.interface", "--interface"}};
+  const auto found = options.find(key);
+  return found == options.end() ? key : found->second;
+}
+
+// "2" and "02" do.
+bool says_the_same(const std::string& one, const std::string& other) {
+  const auto number = to_number<int64_t>(one);
+  return one == other || (number && number == to_number<int64_t>(other));
+}
+
+// --cpu and --multi_gpu decide about the device only once the configuration is known.
+void check_device(const LaunchOptions& options) {
+  const auto device = options.setters.find("training.device");
+  if (device == options.setters.end()) return;
+  const std::string& value = device->second.value;
+  const bool fits_cpu = !options.backend.cpu || value == "cpu";
+  const bool fits_gpu = !options.backend.multi_gpu || value.starts_with("cuda");
+  if (fits_cpu && fits_gpu) return;
+  fail_usage(fmt::format("{} and {} contradict each other", fits_cpu ? "--multi_gpu" : "--cpu",
+                         device->second.text),
+             "training.device", "omit one of them: both set training.device");
+}
+
 std::array<const std::vector<LaunchOption>*, 4> all_tables() {
   return {&own_launch_options(), &torchrun_options(), &deepspeed_options(), &accelerate_options()};
 }
@@ -191,11 +218,16 @@ std::array<const std::vector<LaunchOption>*, 4> all_tables() {
 
 void note_setter(LaunchOptions& options, const std::string& what,
                  const LaunchOptions::Setter& setter) {
-  const auto [known, is_new] = options.setters.emplace(what, setter);
+  const std::string& target = option_for_key(what);
+  const auto [known, is_new] = options.setters.emplace(target, setter);
   if (is_new) return;
-  if (known->second.name != setter.name && known->second.value != setter.value) {
-    fail_usage(fmt::format("{} and {} contradict each other", known->second.text, setter.text),
-               setter.name, fmt::format("omit one of them: both set {}", what));
+  std::vector<LaunchOptions::Setter>& others = options.others[target];
+  others.push_back(known->second);
+  std::erase_if(others, [&](const auto& other) { return other.name == setter.name; });
+  for (const LaunchOptions::Setter& other : others) {
+    if (says_the_same(other.value, setter.value)) continue;
+    fail_usage(fmt::format("{} and {} contradict each other", other.text, setter.text), setter.name,
+               fmt::format("omit one of them: both set {}", what));
   }
   known->second = setter;
 }
@@ -275,6 +307,7 @@ LaunchOptions read_launch_options(const Arguments& arguments) {
       break;
     }
   }
+  check_device(options);
   options.program = arguments.program;
   return options;
 }

@@ -58,9 +58,10 @@ struct LaunchOptions : LaunchSettings {
     std::string value;  // what it sets
     std::string text;   // "--nproc_per_node 2"
   };
-  std::map<std::string, Setter, std::less<>> setters;
-  std::vector<std::string> remarks;  // about options without effect
-  std::string needs_log_dir;         // "--tee 3", if it was given
+  std::map<std::string, Setter, std::less<>> setters;              // the last ones
+  std::map<std::string, std::vector<Setter>, std::less<>> others;  // of other names, that agree
+  std::vector<std::string> remarks;                                // about options without effect
+  std::string needs_log_dir;                                       // "--tee 3", if it was given
 };
 
 // One option and what it does. as_written: its name, for messages. Throws Error(kUsage).
