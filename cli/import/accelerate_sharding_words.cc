@@ -73,7 +73,8 @@ Answer backward_prefetch(ConfigDraft& draft, const std::string& value) {
 // We have one setting for both directions, and the backward one takes precedence.
 Answer forward_prefetch(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
-  if (!is_on(value)) return "prefetch applies to both directions";
+  if (is_off(value)) return switched_off();
+  if (!is_on(value)) return refused(value, "yes or no");
   if (draft.has("backend.fsdp.prefetch")) return "prefetch applies to both directions";
   draft.set("backend.fsdp.prefetch", static_cast<int64_t>(1));
   return {};
@@ -81,10 +82,30 @@ Answer forward_prefetch(ConfigDraft& draft, const std::string& value) {
 
 Answer offload_parameters(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
-  if (is_off(value)) return "off; nothing to set";
+  if (is_off(value)) return switched_off();
   if (!is_on(value)) return refused(value, "yes or no");
   draft.set("backend.fsdp.offload.device", std::string("cpu"));
   return {};
+}
+
+Answer offload_activations(ConfigDraft& draft, const std::string& value) {
+  if (is_left_open(value)) return left_open();
+  if (is_off(value)) return switched_off();
+  if (!is_on(value)) return refused(value, "yes or no");
+  draft.set("memory.offload_activations", true);
+  return {};
+}
+
+// In a file; the option of the launcher is --launcher.
+Answer multinode_launcher(ConfigDraft&, const std::string& value) {
+  const std::string name = lower(value);
+  if (is_left_open(value)) return left_open();
+  if (name == "standard" || name == "nossh")
+    return unchanged("one launcher on each machine: run coupler launch --machines there");
+  if (name == "slurm") return "an option of coupler launch: --via slurm";
+  if (name == "openmpi" || name == "mpich" || name == "impi")
+    return "an option of coupler launch: --via mpirun";
+  return "use coupler launch --via mpirun";
 }
 
 // Theirs is a regular expression that matches whole names; ours has * and **.
@@ -118,7 +139,7 @@ ImportRule for_units(const char* units, const ImportRule& rule) {
 ImportRule of_several(const char* what, void (*set)(ConfigDraft& draft, int64_t number)) {
   return [what, set](ConfigDraft& draft, const std::string& value) -> Answer {
     const auto number = integer_of(value);
-    if (number == 1 || is_left_open(value)) return "nothing to set";
+    if (number == 1 || is_left_open(value)) return unchanged("nothing to set");
     if (!number || *number < 1) return refused(value, fmt::format("a number of {}", what));
     set(draft, *number);
     return {};
@@ -191,8 +212,9 @@ std::vector<AccelerateWord> words_of_fsdp() {
                           "set it in train.toml, or with -o")},
       {"--fsdp_activation_checkpointing_offload BOOL",
        {"fsdp_config.fsdp_activation_checkpointing_offload"},
-       without_unless_off("activations are offloaded by memory.offload_activations",
-                          "set it in train.toml, or with -o")},
+       offload_activations,
+       {},
+       "set memory.offload_activations"},
       {"", {"fsdp_config.fsdp_ignored_modules"}, ignored_modules},
   };
 }
@@ -243,7 +265,7 @@ std::vector<AccelerateWord> words_of_deepspeed() {
        without("save_model writes whole weights")},
       {"--deepspeed_multinode_launcher NAME",
        {"deepspeed_config.deepspeed_multinode_launcher"},
-       without("use coupler launch --via mpirun"),
+       multinode_launcher,
        "--launcher {}",
        "same as --via mpirun or slurm"},
       {"--deepspeed_hostfile FILE",

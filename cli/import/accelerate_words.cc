@@ -60,15 +60,15 @@ Answer processes(ConfigDraft& draft, const std::string& value) {
 
 Answer use_cpu(ConfigDraft& draft, const std::string& value) {
   if (is_left_open(value)) return left_open();
-  if (!is_on(value)) return "off; nothing to set";
+  if (!is_on(value)) return switched_off();
   draft.set("training.device", std::string("cpu"));
   return {};
 }
 
-// In a file; the option of the launcher does not decide about the backend.
-Answer mpirun_hostfile(ConfigDraft& draft, const std::string& value) {
+// In a file; the option of the launcher does not decide about the backend. resolve_import() sets
+// the transport, since the backend may be named after it.
+Answer mpirun_hostfile(ConfigDraft&, const std::string& value) {
   if (is_left_open(value)) return left_open();
-  draft.set("backend.use", std::string("mpi"));
   return {Answer::Kind::kTaken,
           "also needs options of coupler launch: --via mpirun --hostfile " + for_message(value)};
 }
@@ -133,7 +133,8 @@ std::vector<AccelerateWord> words_of_processes() {
        {"enable_cpu_affinity"},
        [](ConfigDraft&, const std::string& value) -> Answer {
          if (is_left_open(value)) return left_open();
-         return is_off(value) ? "off; nothing to set" : "an option of coupler launch: --bind numa";
+         if (is_off(value)) return switched_off();
+         return "an option of coupler launch: --bind numa";
        },
        "--bind numa",
        "same as --bind numa"},
@@ -175,7 +176,8 @@ std::vector<AccelerateWord> words_of_precision() {
        without("there is only one implementation")},
       {"--fp8_use_autocast_during_eval",
        {"fp8_config.use_autocast_during_eval"},
-       without("autocast applies only inside accelerator.autocast()")},
+       without("autocast applies in loops over prepared loaders and inside accelerator.autocast(), "
+               "in evaluation, too")},
       {"--fp8_margin N", {"fp8_config.margin"}, without(kNoHistory)},
       {"--fp8_interval N",
        {"fp8_config.interval"},
@@ -234,6 +236,7 @@ ImportRules accelerate_rules() {
 
 std::string accelerate_table_answer(const std::string& table) {
   if (table == "megatron_lm_config") return "Megatron-LM is not supported";
+  if (table == "tpu_env") return "set the variables before the command: ranks inherit them";
   if (table == "dynamo_config") return "C++ modules cannot be traced";
   if (table == "parallelism_config")
     return "tensor, context and sequence parallelism are not supported";

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/text.h"
 
@@ -74,9 +75,38 @@ void resolve_deepspeed(Import& result) {
   resolve_offload(result, table + "offload_param.");
 }
 
+// mpirun starts the ranks, over the transport mpi, whatever shards the model.
+bool resolve_mpirun(Import& result) {
+  const std::string use = draft_text(result, "backend.use", "auto");
+  const bool shards = use == "fsdp" || use == "deepspeed_like";
+  const std::string ours = shards ? fmt::format("backend.{}.base", use) : "backend.use";
+  bool has_hostfile = false;
+  for (ImportedKey& theirs : result.keys) {
+    if (is_left_open(theirs.value)) continue;
+    if (theirs.key == "mpirun_config.mpirun_hostfile") {
+      result.draft.set(ours, std::string("mpi"));
+      theirs.ours.push_back(ours);
+      has_hostfile = true;
+    }
+    has_hostfile = has_hostfile || theirs.key == "deepspeed_config.deepspeed_hostfile";
+  }
+  return has_hostfile;
+}
+
+// --via mpirun takes the machines from the hostfile, and refuses options about launchers on each.
+void take_back_machines(Import& result) {
+  static const std::set<std::string> about_machines = {"num_machines", "machine_rank",
+                                                       "main_process_ip", "main_process_port"};
+  for (ImportedKey& theirs : result.keys) {
+    if (about_machines.count(theirs.key) != 0 && !is_left_open(theirs.value))
+      theirs.why = "mpirun takes its machines from the hostfile";
+  }
+}
+
 }  // namespace
 
 void resolve_import(Import& result) {
+  if (resolve_mpirun(result)) take_back_machines(result);
   resolve_fsdp(result);
   resolve_deepspeed(result);
 }
@@ -160,11 +190,18 @@ void apply_rules(const ImportRules& rules, const TableAnswer& answer, const Impo
   }
 }
 
+namespace {
+
+// Whether the value, variables of ranks, must not be shown.
+bool hides_value(const std::string& key) { return key == "tpu_env" || key.starts_with("tpu_env."); }
+
+}  // namespace
+
 std::string describe(const Import& import) {
   std::string taken, left;
   for (const ImportedKey& key : import.keys) {
-    const std::string theirs =
-        fmt::format("  {}: {}", for_message(key.key), for_message(key.value));
+    std::string theirs = "  " + for_message(key.key);
+    if (!hides_value(key.key)) theirs += ": " + for_message(key.value);
     std::string ours;
     for (const std::string& name : key.ours)
       ours += fmt::format("{}{} = {}", ours.empty() ? "" : ", ", name, *import.draft.find(name));

@@ -21,7 +21,7 @@ std::string ours(const char* key) { return fmt::format("backend.deepspeed_like.{
 ImportRule precision_switch(const char* name) {
   return [name](ConfigDraft& draft, const std::string& value) -> Answer {
     if (is_left_open(value)) return "unspecified there: set training.mixed_precision";
-    if (is_off(value)) return "off; nothing to set";
+    if (is_off(value)) return switched_off();
     if (!is_on(value)) return refused(value, "yes or no");
     draft.set("training.mixed_precision", std::string(name));
     return {};
@@ -31,7 +31,7 @@ ImportRule precision_switch(const char* name) {
 // Offloading as older versions enabled it, by a boolean.
 ImportRule older_offload(const char* key) {
   return [key](ConfigDraft& draft, const std::string& value) -> Answer {
-    if (!is_on(value)) return is_left_open(value) ? left_open() : Answer("off; nothing to set");
+    if (!is_on(value)) return is_left_open(value) ? left_open() : switched_off();
     draft.set(ours(key), std::string("cpu"));
     return {};
   };
@@ -116,7 +116,9 @@ const ImportRules& rules() {
       {"bf16.enabled", precision_switch("bf16")},
       {"bfloat16.enabled", precision_switch("bf16")},
       {"fp16.enabled", precision_switch("fp16")},
-      {"fp16.auto_cast", without("autocast applies only inside accelerator.autocast()")},
+      {"fp16.auto_cast",
+       without(
+           "autocast applies in loops over prepared loaders and inside accelerator.autocast()")},
       {"fp16.initial_scale_power",
        [](ConfigDraft& draft, const std::string& value) -> Answer {
          const auto power = integer_of(value);
@@ -215,7 +217,7 @@ void flatten(const std::string& path, const Json& value, ImportEntries& entries)
 }
 
 // A duplicate key in a table is an error, as it is for DeepSpeed.
-Json read(const std::string& text, const std::string& where) {
+Json parse_json(const std::string& text, const std::string& where) {
   std::vector<std::set<std::string>> keys(1);
   const auto look = [&](int depth, Json::parse_event_t event, Json& value) {
     if (depth > kMaxLevels)
@@ -239,7 +241,7 @@ Json read(const std::string& text, const std::string& where) {
 }  // namespace
 
 Import import_deepspeed(const std::string& text, const std::string& where) {
-  const Json root = read(text, where);
+  const Json root = parse_json(text, where);
   if (!root.is_object()) refuse_file(where, "it contains no keys and values");
   ImportEntries entries;
   flatten("", root, entries);

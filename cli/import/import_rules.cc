@@ -39,7 +39,11 @@ Answer unsupported(const std::string& why, const std::string& instead) {
   return {Answer::Kind::kUnsupported, why, instead};
 }
 
-Answer left_open() { return "unspecified there; left at its default"; }
+Answer unchanged(const std::string& why) { return {Answer::Kind::kUnchanged, why}; }
+
+Answer left_open() { return unchanged("unspecified there; left at its default"); }
+
+Answer switched_off() { return unchanged("off; nothing to set"); }
 
 Answer refused(const std::string& value, const std::string& what) {
   return wrong(fmt::format("'{}' is not {}", for_message(value), what));
@@ -52,7 +56,8 @@ bool is_left_open(const std::string& value) {
 
 bool is_off(const std::string& value) {
   const std::string text = lower(value);
-  return text == "false" || text == "no" || text == "off" || text == "0";
+  const auto number = to_number<double>(text);  // 0, 0.0
+  return text == "false" || text == "no" || text == "off" || (number && *number == 0.0);
 }
 
 bool is_on(const std::string& value) {
@@ -120,7 +125,7 @@ ImportRule without(const std::string& why) {
 ImportRule without_unless_off(const std::string& why, const std::string& instead) {
   return [why, instead](ConfigDraft&, const std::string& value) -> Answer {
     if (is_left_open(value)) return left_open();
-    if (is_off(value)) return "off; nothing to set";
+    if (is_off(value)) return switched_off();
     return unsupported(why, instead);
   };
 }
@@ -128,7 +133,7 @@ ImportRule without_unless_off(const std::string& why, const std::string& instead
 ImportRule without_unless(const std::string& usual, const std::string& why,
                           const std::string& instead) {
   return [usual, why, instead](ConfigDraft&, const std::string& value) -> Answer {
-    if (lower(value) == usual || is_left_open(value)) return "nothing to set";
+    if (lower(value) == usual || is_left_open(value)) return unchanged("nothing to set");
     return unsupported(why, instead);
   };
 }

@@ -17,7 +17,8 @@ namespace coupler::cli {
 // What became of a setting. In a file every setting but a taken one is only listed; on a command
 // line one that is unsupported or wrong is an error.
 struct Answer {
-  enum class Kind { kTaken, kNoEffect, kUnsupported, kWrong };
+  // kUnchanged: it asks for what is so without it, such as "off".
+  enum class Kind { kTaken, kNoEffect, kUnchanged, kUnsupported, kWrong };
   Kind kind = Kind::kTaken;
   std::string why;      // kTaken: what else to do, or ""
   std::string instead;  // what to do instead, or ""
@@ -33,6 +34,7 @@ struct Answer {
   std::string text() const;  // for a list of what was imported
 };
 Answer unsupported(const std::string& why, const std::string& instead = {});
+Answer unchanged(const std::string& why);
 
 // Imports a value, given as a string ("true", "3", "FULL_SHARD"), into the draft.
 using ImportRule = std::function<Answer(ConfigDraft& draft, const std::string& value)>;
@@ -53,8 +55,9 @@ ImportRule without_unless(const std::string& usual, const std::string& why,
 // The values of DeepSpeed's offload_optimizer.device and offload_param.device.
 inline const std::vector<std::string> kOffloadDevices = {"none", "cpu", "nvme"};
 
-// The answers for a value that is unspecified, or is not `what` ("a whole number").
+// The answers for a value that is unspecified, is off, or is not `what` ("a whole number").
 Answer left_open();
+Answer switched_off();
 Answer refused(const std::string& value, const std::string& what);
 
 bool is_left_open(const std::string& value);  // auto, null, none, or empty

@@ -24,6 +24,11 @@ constexpr std::array<std::pair<std::string_view, bool BackendFlags::*>, 4> kBack
      {"--use_fsdp", &BackendFlags::use_fsdp},
      {"--use_deepspeed", &BackendFlags::use_deepspeed}}};
 
+// Whether messages must not repeat the value.
+bool repeats_no_value(const AccelerateWord& word) {
+  return word.option.starts_with("--aws_") || Option{word.option, {}}.is("--env");
+}
+
 // Sets the keys that a row stands for, or refuses the option.
 void apply_rule_of(const AccelerateWord& word, LaunchOptions& options, const std::string& value,
                    const std::string& as_written) {
@@ -32,8 +37,7 @@ void apply_rule_of(const AccelerateWord& word, LaunchOptions& options, const std
   const Answer answer = word.rule(draft, is_switch ? "true" : value);
   const std::string text = value.empty() ? as_written : fmt::format("{} {}", as_written, value);
   if (answer.kind == Answer::Kind::kUnsupported) {
-    const bool is_secret = word.option.starts_with("--aws_");  // which messages must not repeat
-    refuse_option(as_written, is_secret ? "" : value, answer.why,
+    refuse_option(as_written, repeats_no_value(word) ? "" : value, answer.why,
                   answer.instead.empty() ? "omit it" : answer.instead);
   }
   if (answer.kind == Answer::Kind::kWrong) {
@@ -44,7 +48,7 @@ void apply_rule_of(const AccelerateWord& word, LaunchOptions& options, const std
     note_setter(options, key, {as_written, quoted ? set.substr(1, set.size() - 2) : set, text});
     options.request.overrides.push_back(fmt::format("{}={}", key, set));
   }
-  if (draft.entries().empty() && !answer.why.empty())
+  if (draft.entries().empty() && answer.kind == Answer::Kind::kNoEffect)
     options.remarks.push_back(fmt::format("{} has no effect: {}", text, answer.why));
 }
 
