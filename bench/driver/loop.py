@@ -17,7 +17,7 @@ def race(context, threads, model="mlp", precision="no"):
         def start(name, *command):
             command = ["env", f"OMP_NUM_THREADS={threads}", *command, "--control"]
             return stack.enter_context(contextlib.closing(
-                Group(f"{name}-{threads}", context.folder, 1, lambda path: [[*command, path]])))
+                Group(f"{name}-{model}-{threads}", context.folder, 1, lambda path: [[*command, path]])))
 
         ours = start("loop-ours", *program, "-o", f"training.mixed_precision={precision}", "--model", model)
         python = start("loop-python", context.python, script, "--model", model, "--precision", precision)
