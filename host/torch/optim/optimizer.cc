@@ -172,7 +172,7 @@ void OptimizerState::step() {
 at::Tensor OptimizerState::step(const std::function<at::Tensor()>& closure) {
   require_closure(closure != nullptr);
   require_given_parameters();
-  std::shared_ptr<void> computing;
+  std::shared_ptr<void> computing = rules_.computing_scope ? rules_.computing_scope() : nullptr;
   at::Tensor first;
   const auto evaluate = [&] {
     const at::AutoGradMode grad(true);
