@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
-#include "base/text.h"
 #include "cli/config/prompt.h"
 #include "cli/machine/cpu_binding.h"
-#include "cli/machine/text_values.h"
+#include "cli/machine/system_info.h"
 #include "estimate/settings.h"
 #include "plugin/plugin.h"
 
@@ -71,21 +69,6 @@ void ask_about_wrapper(Prompter& ask, ConfigDraft& draft, const std::string& use
 }
 
 }  // namespace
-
-std::vector<std::string> visible_gpus() {
-  std::vector<std::string> gpus;
-  const size_t count = entries_of("/proc/driver/nvidia/gpus").size();
-  const char* chosen = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (count > 0 && chosen != nullptr) {
-    for (const std::string& name : split(chosen, ',')) {
-      if (name.empty() || name == "-1") break;
-      gpus.push_back(name);
-    }
-    return gpus;
-  }
-  for (size_t i = 0; i < count; ++i) gpus.push_back(std::to_string(i));
-  return gpus;
-}
 
 MachineInfo machine_info() {
   MachineInfo info;

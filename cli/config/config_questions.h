@@ -21,10 +21,6 @@ struct MachineInfo {
 };
 MachineInfo machine_info();
 
-// The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, else by index.
-// Empty if there is no driver.
-std::vector<std::string> visible_gpus();
-
 // The answers that Enter alone gives, but without checkpoints.
 ConfigDraft default_draft(const MachineInfo& info);
 // Asks the user. Throws Interrupted, or Error(kUsage) if the answers end early or are invalid.

@@ -12,8 +12,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "cli/config/config_questions.h"
 #include "cli/launch/host_file.h"
+#include "cli/machine/system_info.h"
 #include "comm/raw_communicator.h"
 #include "config/schema.h"
 #include "config/validate.h"

@@ -87,7 +87,7 @@ constexpr MegatronSetting kMegatron[] = {
     {"--megatron_lm_hidden_dropout X", "megatron_lm_config.megatron_lm_hidden_dropout", "",
      "dropout is set in the model", "give it to the model's constructor"},
     {"--megatron_lm_attention_softmax_in_fp32 BOOL",
-     "megatron_lm_config.megatron_lm_attention_softmax_in_fp32", "false",
+     "megatron_lm_config.megatron_lm_attention_softmax_in_fp32", "true",
      "autocast computes softmax in fp32 already", "omit it"},
     {"--megatron_lm_use_rotary_position_embeddings BOOL",
      "megatron_lm_config.megatron_lm_use_rotary_position_embeddings", "false",

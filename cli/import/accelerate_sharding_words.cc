@@ -10,6 +10,8 @@
 namespace coupler::cli {
 namespace {
 
+constexpr int64_t kWholeModel = 1'000'000'000'000'000;  // parameters of one unit
+
 Answer sharding_strategy(ConfigDraft& draft, const std::string& value) {
   // Numbers are those of torch's ShardingStrategy enumeration.
   static const std::vector<std::string> kNames = {"full_shard", "shard_grad_op", "no_shard",
@@ -48,7 +50,8 @@ Answer wrap_policy(ConfigDraft& draft, const std::string& value) {
   } else if (text == "size_based_wrap") {
     draft.set("backend.fsdp.units", std::string("size"));
   } else if (text == "no_wrap") {
-    return "the default makes one unit per module; units = \"names\" selects modules";
+    draft.set("backend.fsdp.units", std::string("size"));
+    draft.set("backend.fsdp.unit_min_parameters", kWholeModel);
   } else {
     if (is_left_open(value)) return left_open();
     return refused(value, "an Accelerate wrap policy");
@@ -80,20 +83,15 @@ Answer forward_prefetch(ConfigDraft& draft, const std::string& value) {
   return {};
 }
 
-Answer offload_parameters(ConfigDraft& draft, const std::string& value) {
-  if (is_left_open(value)) return left_open();
-  if (is_off(value)) return switched_off();
-  if (!is_on(value)) return refused(value, "yes or no");
-  draft.set("backend.fsdp.offload.device", std::string("cpu"));
-  return {};
-}
-
-Answer offload_activations(ConfigDraft& draft, const std::string& value) {
-  if (is_left_open(value)) return left_open();
-  if (is_off(value)) return switched_off();
-  if (!is_on(value)) return refused(value, "yes or no");
-  draft.set("memory.offload_activations", true);
-  return {};
+// Sets the key if the value means "on".
+ImportRule if_on(const char* key, const config::OptionValue& set) {
+  return [key, set](ConfigDraft& draft, const std::string& value) -> Answer {
+    if (is_left_open(value)) return left_open();
+    if (is_off(value)) return switched_off();
+    if (!is_on(value)) return refused(value, "yes or no");
+    draft.set(key, set);
+    return {};
+  };
 }
 
 // In a file; the option of the launcher is --launcher.
@@ -127,6 +125,8 @@ Answer ignored_modules(ConfigDraft& draft, const std::string& value) {
 // made.
 ImportRule for_units(const char* units, const ImportRule& rule) {
   return [units, rule](ConfigDraft& draft, const std::string& value) -> Answer {
+    const std::string* least = draft.find("backend.fsdp.unit_min_parameters");
+    if (least != nullptr && *least == std::to_string(kWholeModel)) return "NO_WRAP makes one unit";
     Answer answer = rule(draft, value);
     const bool set = answer.kind == Answer::Kind::kTaken;
     if (set && !draft.has("backend.fsdp.units"))
@@ -135,14 +135,13 @@ ImportRule for_units(const char* units, const ImportRule& rule) {
   };
 }
 
-// A number of `what`, which sets something unless it is 1.
-ImportRule of_several(const char* what, void (*set)(ConfigDraft& draft, int64_t number)) {
-  return [what, set](ConfigDraft& draft, const std::string& value) -> Answer {
+// What the sizes mean together is decided by resolve_import().
+ImportRule size_of_mesh(const char* what) {
+  return [what](ConfigDraft&, const std::string& value) -> Answer {
     const auto number = integer_of(value);
-    if (number == 1 || is_left_open(value)) return unchanged("nothing to set");
-    if (!number || *number < 1) return refused(value, fmt::format("a number of {}", what));
-    set(draft, *number);
-    return {};
+    if (!is_left_open(value) && (!number || *number < 1))
+      return refused(value, fmt::format("a number of {}", what));
+    return unchanged("nothing to set");
   };
 }
 
@@ -164,7 +163,7 @@ std::vector<AccelerateWord> words_of_fsdp() {
        "set backend.fsdp.reshard_after_forward, or the strategy if it is one"},
       {"--fsdp_offload_params true|false",
        {"fsdp_config.fsdp_offload_params", "fsdp_config.offload_params"},
-       offload_parameters,
+       if_on("backend.fsdp.offload.device", std::string("cpu")),
        {},
        "set backend.fsdp.offload.device to cpu"},
       {"--fsdp_auto_wrap_policy transformer_based_wrap|size_based_wrap|no_wrap",
@@ -212,7 +211,7 @@ std::vector<AccelerateWord> words_of_fsdp() {
                           "set it in train.toml, or with -o")},
       {"--fsdp_activation_checkpointing_offload BOOL",
        {"fsdp_config.fsdp_activation_checkpointing_offload"},
-       offload_activations,
+       if_on("memory.offload_activations", true),
        {},
        "set memory.offload_activations"},
       {"", {"fsdp_config.fsdp_ignored_modules"}, ignored_modules},
@@ -307,19 +306,14 @@ std::vector<AccelerateWord> words_of_parallelism() {
       {"--use_parallelism_config", {}, without("")},
       {"--parallelism_config_dp_replicate_size N",
        key("parallelism_config.parallelism_config_dp_replicate_size"),
-       of_several("replicas",
-                  [](ConfigDraft& draft, int64_t) {
-                    draft.set("backend.fsdp.strategy", std::string("hybrid_shard"));
-                  }),
+       size_of_mesh("replicas"),
        {},
-       "more than 1: set backend.fsdp.strategy to hybrid_shard"},
-      // Applies only with hybrid_shard; resolve_import() drops it otherwise.
+       "copies of the model; with dp_shard_size above 1, fsdp's hybrid_shard"},
       {"--parallelism_config_dp_shard_size N",
        key("parallelism_config.parallelism_config_dp_shard_size"),
-       of_several("ranks", [](ConfigDraft& draft,
-                              int64_t ranks) { draft.set("backend.fsdp.group_size", ranks); }),
+       size_of_mesh("ranks"),
        {},
-       "more than 1: set backend.fsdp.group_size"},
+       "ranks that share one copy: backend.fsdp.group_size if there are several copies"},
       {"--parallelism_config_tp_size N", key("parallelism_config.parallelism_config_tp_size"),
        without_unless("1", "tensor parallelism is not supported",
                       "fsdp shards an unmodified model")},

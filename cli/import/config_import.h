@@ -17,7 +17,7 @@ struct ImportedKey {
   std::string key;                // theirs: "fsdp_config.fsdp_offload_params"
   std::string value;              // as written in their file
   std::vector<std::string> ours;  // keys of the draft: "backend.fsdp.offload.device"
-  std::string why;                // why there is none, or what else to do; "": nothing to add
+  Answer answer;                  // why there is none, or what else to do
 };
 
 struct Import {
@@ -36,9 +36,16 @@ Import import_accelerate(const std::string& text, const std::string& where);
 // DeepSpeed's JSON. Throws Error(kConfig) likewise.
 Import import_deepspeed(const std::string& text, const std::string& where);
 
-// Removes settings that a backend would refuse in combination with the others; they had no effect
-// in the other program.
-void resolve_import(Import& result);
+// The value, without quotes, that something else than the imported settings gives a key; "": none.
+using SettingLookup = std::function<std::string(const std::string& key)>;
+
+// Combines settings that mean something only together, and removes those that a backend would
+// refuse in combination with the others: they had no effect in the other program, or (kWrong) were
+// an error there. elsewhere: null for a file.
+void resolve_import(Import& result, const SettingLookup& elsewhere = nullptr);
+
+// How many ranks the sizes of Accelerate's ParallelismConfig multiply to; 0 if none is above 1.
+int64_t ranks_of_sizes(const Import& import);
 
 // Human-readable, one line per key.
 std::string describe(const Import& import);
@@ -54,6 +61,13 @@ using ImportEntries = std::vector<std::pair<std::string, std::string>>;
 // The answer for a key without its own rule, in a table whose keys all have the same one; "" for
 // other tables.
 using TableAnswer = std::function<std::string(const std::string& table)>;
+
+// Applies a rule to a key of theirs and records what became of it.
+void apply_rule(const ImportRule& rule, const std::string& key, const std::string& value,
+                Import& result);
+
+// Records that this key of theirs decides about the key of ours, and no other does.
+void claim(Import& result, ImportedKey& theirs, const std::string& ours);
 
 // Applies the rules and records what became of each key, including unknown keys.
 void apply_rules(const ImportRules& rules, const TableAnswer& answer, const ImportEntries& entries,

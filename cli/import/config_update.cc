@@ -46,7 +46,9 @@ UpdatedConfig update_config(const std::string& text, const std::string& name,
                               rename->today),
                   {.subject = rename->before, .hint = "remove one of the two"});
     const std::string_view before = last_part(rename->before);
-    const size_t at = result.text.find(before, place_in(text, entry->key_position));
+    // The key may be dotted: its last part ends before the equals sign.
+    const size_t equals = result.text.find('=', place_in(text, entry->key_position));
+    const size_t at = result.text.rfind(before, equals);
     result.text.replace(at, before.size(), last_part(rename->today));
     result.changes.insert(result.changes.begin(),
                           fmt::format("{}: {} is now {}", place, rename->before, rename->today));

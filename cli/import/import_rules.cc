@@ -32,6 +32,7 @@ Answer set_if_right(ConfigDraft& draft, const std::string& key, const config::Op
 
 std::string Answer::text() const {
   if (kind == Kind::kWrong) return why + ": left at its default";
+  if (kind == Kind::kReplaced) return why + " takes precedence";
   return instead.empty() ? why : fmt::format("{}; {}", why, instead);
 }
 

@@ -17,8 +17,9 @@ namespace coupler::cli {
 // What became of a setting. In a file every setting but a taken one is only listed; on a command
 // line one that is unsupported or wrong is an error.
 struct Answer {
-  // kUnchanged: it asks for what is so without it, such as "off".
-  enum class Kind { kTaken, kNoEffect, kUnchanged, kUnsupported, kWrong };
+  // kUnchanged: it asks for what is so without it, such as "off". kReplaced: another setting of
+  // theirs, named by `why`, sets the same key to something else.
+  enum class Kind { kTaken, kNoEffect, kUnchanged, kUnsupported, kWrong, kReplaced };
   Kind kind = Kind::kTaken;
   std::string why;      // kTaken: what else to do, or ""
   std::string instead;  // what to do instead, or ""

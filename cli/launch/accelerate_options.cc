@@ -11,6 +11,7 @@
 #include "cli/import/accelerate_words.h"
 #include "cli/launch/launch_options.h"
 #include "config/validate.h"
+#include "config/value.h"
 
 namespace coupler::cli {
 namespace {
@@ -29,27 +30,34 @@ bool repeats_no_value(const AccelerateWord& word) {
   return word.option.starts_with("--aws_") || Option{word.option, {}}.is("--env");
 }
 
-// Sets the keys that a row stands for, or refuses the option.
-void apply_rule_of(const AccelerateWord& word, LaunchOptions& options, const std::string& value,
-                   const std::string& as_written) {
-  ConfigDraft draft;
-  const bool is_switch = Option{word.option, {}}.value().empty();
-  const Answer answer = word.rule(draft, is_switch ? "true" : value);
-  const std::string text = value.empty() ? as_written : fmt::format("{} {}", as_written, value);
+// In the order of the table, so that the order of options does not matter. Of one that is repeated,
+// the last counts.
+void keep_setting(LaunchOptions& options, const AccelerateWord& word, const std::string& value,
+                  const std::string& as_written) {
+  auto& settings = options.settings;
+  std::erase_if(settings, [&](const auto& one) { return one.word == &word; });
+  const auto at = std::find_if(settings.begin(), settings.end(),
+                               [&](const auto& one) { return one.word > &word; });
+  settings.insert(at, {&word, value, as_written});
+}
+
+std::string text_of(const LaunchOptions::Setting& setting) {
+  return setting.value.empty() ? setting.as_written
+                               : fmt::format("{} {}", setting.as_written, setting.value);
+}
+
+// The key of a file, by which resolve_import() knows it.
+std::string key_of(const LaunchOptions::Setting& setting) {
+  return std::string(setting.word->keys.empty() ? setting.word->option : setting.word->keys[0]);
+}
+
+void refuse_unfit(const LaunchOptions::Setting& setting, const Answer& answer) {
   if (answer.kind == Answer::Kind::kUnsupported) {
-    refuse_option(as_written, repeats_no_value(word) ? "" : value, answer.why,
-                  answer.instead.empty() ? "omit it" : answer.instead);
+    refuse_option(setting.as_written, repeats_no_value(*setting.word) ? "" : setting.value,
+                  answer.why, answer.instead.empty() ? "omit it" : answer.instead);
   }
-  if (answer.kind == Answer::Kind::kWrong) {
-    refuse_option(as_written, value, answer.why, "correct the value");
-  }
-  for (const auto& [key, set] : draft.entries()) {
-    const bool quoted = set.size() > 1 && set.front() == '"';
-    note_setter(options, key, {as_written, quoted ? set.substr(1, set.size() - 2) : set, text});
-    options.request.overrides.push_back(fmt::format("{}={}", key, set));
-  }
-  if (draft.entries().empty() && answer.kind == Answer::Kind::kNoEffect)
-    options.remarks.push_back(fmt::format("{} has no effect: {}", text, answer.why));
+  if (answer.kind == Answer::Kind::kWrong)
+    refuse_option(setting.as_written, setting.value, answer.why, "correct the value");
 }
 
 void apply_word(const AccelerateWord& word, LaunchOptions& options, const std::string& value,
@@ -60,10 +68,36 @@ void apply_word(const AccelerateWord& word, LaunchOptions& options, const std::s
     return;
   }
   if (word.launch_words.empty()) {
-    apply_rule_of(word, options, value, as_written);
+    keep_setting(options, word, value, as_written);
   } else {
     apply_words(options, word.launch_words, value, as_written);
   }
+}
+
+[[noreturn]] void refuse_replaced(const std::vector<LaunchOptions::Setting>& settings,
+                                  const LaunchOptions::Setting& setting,
+                                  const std::string& key_of_other) {
+  const auto other = std::find_if(settings.begin(), settings.end(),
+                                  [&](const auto& one) { return key_of(one) == key_of_other; });
+  fail_usage(fmt::format("{} and {} contradict each other", text_of(setting), text_of(*other)),
+             setting.as_written, "omit one of them");
+}
+
+// What a file, a variable or -o gives the key, or the option that chooses the backend.
+std::string value_elsewhere(const std::string& key, const LaunchOptions& options,
+                            const config::Config& config) {
+  if (key == "backend.use") {
+    return options.backend.use_fsdp        ? "fsdp"
+           : options.backend.use_deepspeed ? "deepspeed_like"
+                                           : config.backend.use;
+  }
+  for (const auto& [plugin, given] : config.backend.options) {
+    for (const config::PluginOption& option : given) {
+      if (fmt::format("backend.{}.{}", plugin, option.key) == key)
+        return config::render(option.value);
+    }
+  }
+  return "";
 }
 
 // " (train.toml:3:1)"; "" for a default.
@@ -101,6 +135,35 @@ const std::vector<LaunchOption>& accelerate_options() {
   return options;
 }
 
+void apply_settings(LaunchOptions& options, const config::Config& config) {
+  Import import;
+  for (const LaunchOptions::Setting& setting : options.settings) {
+    const bool is_switch = Option{setting.word->option, {}}.value().empty();
+    apply_rule(setting.word->rule, key_of(setting), is_switch ? "true" : setting.value, import);
+    refuse_unfit(setting, import.keys.back().answer);
+  }
+  resolve_import(import,
+                 [&](const std::string& key) { return value_elsewhere(key, options, config); });
+  options.ranks_of_sizes = ranks_of_sizes(import);
+  for (size_t i = 0; i < import.keys.size(); ++i) {
+    const LaunchOptions::Setting& setting = options.settings[i];
+    const ImportedKey& theirs = import.keys[i];
+    const std::string text = text_of(setting);
+    refuse_unfit(setting, theirs.answer);
+    if (theirs.answer.kind == Answer::Kind::kReplaced)
+      refuse_replaced(options.settings, setting, theirs.answer.why);
+    if (theirs.answer.kind == Answer::Kind::kNoEffect)
+      options.remarks.push_back(fmt::format("{} has no effect: {}", text, theirs.answer.why));
+    for (const std::string& key : theirs.ours) {
+      const std::string& set = *import.draft.find(key);
+      const bool quoted = set.size() > 1 && set.front() == '"';
+      note_setter(options, key,
+                  {setting.as_written, quoted ? set.substr(1, set.size() - 2) : set, text});
+      options.request.overrides.push_back(fmt::format("{}={}", key, set));
+    }
+  }
+}
+
 void check_keys_are_read(const LaunchOptions& options, const config::Config& config) {
   struct Reader {
     std::string_view start;  // of the keys
@@ -109,6 +172,9 @@ void check_keys_are_read(const LaunchOptions& options, const config::Config& con
   };
   const std::string& use = config.backend.use;
   if (use.find('/') != std::string::npos) return;  // a plugin's file has any name
+  const std::string chooser = options.backend.use_fsdp        ? " (--use_fsdp)"
+                              : options.backend.use_deepspeed ? " (--use_deepspeed)"
+                                                              : place_of(config, "backend.use");
   const std::array readers = {Reader{"backend.fsdp.", "backend.use", "fsdp", "add --use_fsdp", use},
                               Reader{"backend.deepspeed_like.", "backend.use", "deepspeed_like",
                                      "add --use_deepspeed", use},
@@ -118,10 +184,10 @@ void check_keys_are_read(const LaunchOptions& options, const config::Config& con
     for (const Reader& reader : readers) {
       if (setter.name == "-o" || !key.starts_with(reader.start) || reader.value == reader.needed)
         continue;
-      fail_usage(
-          fmt::format("{} has an effect only if {} is \"{}\", but it is \"{}\"{}", setter.text,
-                      reader.key, reader.needed, reader.value, place_of(config, reader.key)),
-          setter.name, fmt::format("{}, or omit {}", reader.hint, setter.name));
+      fail_usage(fmt::format("{} has an effect only if {} is \"{}\", but it is \"{}\"{}",
+                             setter.text, reader.key, reader.needed, reader.value,
+                             &reader.value == &use ? chooser : place_of(config, reader.key)),
+                 setter.name, fmt::format("{}, or omit {}", reader.hint, setter.name));
     }
   }
 }

@@ -216,9 +216,8 @@ int start_local(LaunchPlan& plan) {
 }
 
 int run_launch(const Arguments& arguments) {
-  const LaunchOptions options = read_launch_options(arguments);
-  LaunchPlan plan = make_launch_plan(options);
-  for (const std::string& remark : options.remarks) log(LogLevel::kWarning, "launch", remark);
+  LaunchPlan plan = make_launch_plan(read_launch_options(arguments));
+  for (const std::string& remark : plan.remarks) log(LogLevel::kWarning, "launch", remark);
   switch (plan.via) {
     case Via::kKubernetes:
       write_all(1, kubernetes_manifest(plan));

@@ -4,6 +4,7 @@
 // deepspeed (deepspeed_options.cc).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -16,6 +17,8 @@
 #include "config/config.h"
 
 namespace coupler::cli {
+
+struct AccelerateWord;  // cli/import/accelerate_words.h
 
 enum class Via { kLocal, kMpirun, kSlurm, kTorchrun, kKubernetes };
 
@@ -36,6 +39,7 @@ struct LaunchSettings {
   bool prefix = false;              // "[rank 0] " before every line of output
   bool print = false;               // print the script instead of running it
   bool print_env = false, dry_run = false;
+  std::vector<std::string> remarks;  // about options without effect
 };
 
 struct LaunchOptions : LaunchSettings {
@@ -49,6 +53,15 @@ struct LaunchOptions : LaunchSettings {
   std::optional<Bind> bind;
   HostChoice hosts;  // which machines of the hostfile
   BackendFlags backend;
+  // Those of Accelerate's options that stand for keys, in the order of the table; apply_settings()
+  // combines them.
+  struct Setting {
+    const AccelerateWord* word = nullptr;
+    std::string value, as_written;
+  };
+  std::vector<Setting> settings;
+  // What the sizes of --parallelism_config_dp_… ask for; 0: nothing.
+  int64_t ranks_of_sizes = 0;
   config::ConfigRequest request;     // --config, -o, and the keys that other options stand for
   std::vector<std::string> program;  // and its arguments
 
@@ -60,7 +73,6 @@ struct LaunchOptions : LaunchSettings {
   };
   std::map<std::string, Setter, std::less<>> setters;              // the last ones
   std::map<std::string, std::vector<Setter>, std::less<>> others;  // of other names, that agree
-  std::vector<std::string> remarks;                                // about options without effect
   std::string needs_log_dir;                                       // "--tee 3", if it was given
 };
 
@@ -84,6 +96,10 @@ Command launch_command();  // in launch.cc
 // Call after reading the configuration: the overrides that --cpu, --use-fsdp and the like stand
 // for. Throws Error(kUsage) if they contradict the configuration or each other.
 std::vector<std::string> backend_overrides(const BackendFlags& words, const config::Config& config);
+
+// Turns options.settings into overrides and remarks. config: the configuration without them. Throws
+// Error(kUsage) if one is refused, or contradicts another.
+void apply_settings(LaunchOptions& options, const config::Config& config);
 
 inline constexpr int kMaxProcesses = 4096;  // that one launcher starts
 

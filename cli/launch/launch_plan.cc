@@ -81,6 +81,22 @@ void plan_machines(const LaunchOptions& options, LaunchPlan& plan) {
   }
 }
 
+void check_sizes(const LaunchOptions& options, int processes) {
+  if (options.ranks_of_sizes == 0 || options.ranks_of_sizes == processes) return;
+  std::string sizes;
+  for (const LaunchOptions::Setting& setting : options.settings) {
+    if (setting.as_written.find("dp_") == std::string::npos &&
+        setting.as_written.find("dp-") == std::string::npos)
+      continue;
+    sizes +=
+        fmt::format("{}{} {}", sizes.empty() ? "" : " and ", setting.as_written, setting.value);
+  }
+  fail_usage(fmt::format("{} ask for {} ranks, but the job has {}", sizes, options.ranks_of_sizes,
+                         processes),
+             "--parallelism_config_dp_shard_size",
+             fmt::format("start {} processes, or correct the sizes", options.ranks_of_sizes));
+}
+
 // Refuses to run as one of several processes, each of which would start its own job.
 void check_not_a_rank(const LaunchOptions& options) {
   if (options.machines || options.print || options.via == Via::kKubernetes) {
@@ -131,11 +147,12 @@ config::Config read_config(LaunchOptions& options) {
                file, fmt::format("convert it once: coupler config import {}", file));
   }
   config::Config config = config::load_config(options.request);
+  auto& overrides = options.request.overrides;
+  const size_t given = overrides.size();
+  apply_settings(options, config);
   const auto words = backend_overrides(options.backend, config);
-  if (!words.empty()) {
-    options.request.overrides.insert(options.request.overrides.end(), words.begin(), words.end());
-    config = config::load_config(options.request);
-  }
+  overrides.insert(overrides.end(), words.begin(), words.end());
+  if (overrides.size() > given) config = config::load_config(options.request);
   check_keys_are_read(options, config);
   return config;
 }
@@ -159,6 +176,7 @@ LaunchPlan make_launch_plan(LaunchOptions options) {
   const ProcessCount count = count_processes(options, plan.config, plan.machines);
   plan.processes = count.processes;
   plan.host_file = count.host_file;
+  check_sizes(options, plan.processes);
   check_not_a_rank(options);
   check_network(plan);
   plan.arguments = options.program;

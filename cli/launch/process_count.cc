@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "cli/machine/system_info.h"
+
 namespace coupler::cli {
 namespace {
 
@@ -29,11 +31,13 @@ std::optional<int> slurm_tasks(const LaunchOptions& options, const config::Confi
   return parse_number(tasks, 1, kMaxProcesses, "SLURM_NTASKS", "number of tasks");
 }
 
-// Without a number of processes: Accelerate starts one for each device, but here none is counted.
+// Without a number of processes, one for each device, as Accelerate does.
 int64_t count_devices(const LaunchOptions& options, int machines) {
-  const int64_t devices = named_devices(options);
+  int64_t devices = named_devices(options);
+  if (devices == 0) devices = static_cast<int64_t>(visible_gpus().size());
   if (devices == 0) {
-    fail_usage("--multi_gpu does not say how many processes to start", "--multi_gpu",
+    fail_usage("--multi_gpu does not say how many processes to start, and no NVIDIA GPU was found",
+               "--multi_gpu",
                "give -n N, one process for each device, or name the devices with --gpu-ids");
   }
   return devices * machines;

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "cli/launch/launch_options.h"
+#include "cli/machine/system_info.h"
 
 namespace coupler::cli {
 namespace {
@@ -45,9 +46,12 @@ void processes_per_node(O& o, S& v, S& w) {
   constexpr std::array kWords = {"auto", "cpu", "gpu", "xpu"};
   if (std::find(kWords.begin(), kWords.end(), v) == kWords.end())
     return apply_words(o, "--per-machine {}", v, w);
-  if (v != "cpu")
-    refuse_option(w, v, "devices are not counted at launch", fmt::format("give a number: {} 2", w));
-  apply_words(o, "--per-machine {}", std::to_string(usable_cpus().size()), w);
+  if (v == "xpu") refuse_option(w, v, "Coupler's transports do not know such devices", "omit it");
+  size_t count = v == "cpu" ? 0 : visible_gpus().size();
+  if (v == "gpu" && count == 0)
+    refuse_option(w, v, "no NVIDIA GPU was found", fmt::format("give a number: {} 2", w));
+  if (count == 0) count = usable_cpus().size();  // "auto" without a GPU, too
+  apply_words(o, "--per-machine {}", std::to_string(count), w);
 }
 
 // HOST or HOST:PORT; an IPv6 address is in brackets. Torchrun's default is "".

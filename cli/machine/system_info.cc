@@ -10,6 +10,7 @@
 #include <array>
 #include <cctype>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@
 
 #include "base/mapped_file.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/text_values.h"
@@ -119,6 +121,21 @@ GpuInfo gpu_info(const std::string& root) {
     if (display && first_line_of((device / "vendor").string()) == "0x10de") ++gpu.cards;
   }
   return gpu;
+}
+
+std::vector<std::string> visible_gpus() {
+  std::vector<std::string> gpus;
+  const size_t count = entries_of("/proc/driver/nvidia/gpus").size();
+  const char* chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (count > 0 && chosen != nullptr) {
+    for (const std::string& name : split(chosen, ',')) {
+      if (name.empty() || name == "-1") break;
+      gpus.push_back(name);
+    }
+    return gpus;
+  }
+  for (size_t i = 0; i < count; ++i) gpus.push_back(std::to_string(i));
+  return gpus;
 }
 
 std::string describe_driver(const GpuInfo& gpu) { return gpu.driver.empty() ? "none" : gpu.driver; }

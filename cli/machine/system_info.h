@@ -28,6 +28,10 @@ std::string describe_driver(const GpuInfo& gpu);
 // "2 x NVIDIA H200", "none".
 std::string describe_gpus(const GpuInfo& gpu);
 
+// The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, else by index.
+// Empty if there is no driver.
+std::vector<std::string> visible_gpus();
+
 // The mpirun of this machine.
 struct MpiInfo {
   std::string path;     // "": none in PATH

@@ -3,6 +3,9 @@ dataclasses, members of its enumerations, options of its functions, and its comm
 sources and imports nothing, so the list does not depend on other installed packages.
 
     accelerate_names.py FILE     with a Python that has Accelerate 1.15: writes the list, names_of_accelerate.json
+    accelerate_names.py --check  compares the list with the installed Accelerate; exits with 77 if there is none
+
+COUPLER_TEST_PYTHON names a Python that has Accelerate, if this one does not.
 
 The list has these sections; check_names.py compares them with docs/from-accelerate.md:
 
@@ -14,6 +17,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import json
+import os
 import pathlib
 import sys
 
@@ -156,7 +160,29 @@ def collect(folder):
             "members": dict(sorted(of_classes.items())), "commands": programs}
 
 
+def check():
+    spec = importlib.util.find_spec("accelerate")
+    if spec is None:
+        if other := os.environ.pop("COUPLER_TEST_PYTHON", ""):
+            os.execv(other, [other, *sys.argv])
+        print("Accelerate is not installed")
+        sys.exit(77)
+    found = collect(pathlib.Path(spec.origin).parent)
+    stored = json.loads((pathlib.Path(__file__).parent / "names_of_accelerate.json").read_text())
+    if not found["version"].startswith("1.15."):
+        print(f"Accelerate {found['version']} is installed, not 1.15")
+        sys.exit(77)
+    for section in ("names", "members", "commands"):
+        for owner in sorted(found[section].keys() | stored[section].keys()):
+            now, before = set(found[section].get(owner, [])), set(stored[section].get(owner, []))
+            for name in sorted(now ^ before):
+                print(f"{owner}: {name} is only in {'Accelerate' if name in now else 'names_of_accelerate.json'}")
+    sys.exit(any(found[section] != stored[section] for section in ("names", "members", "commands")))
+
+
 def main():
+    if sys.argv[1:] == ["--check"]:
+        check()
     spec = importlib.util.find_spec("accelerate")
     if spec is None or len(sys.argv) != 2:
         sys.exit(__doc__)

@@ -1,6 +1,8 @@
 // What other programs' settings become together, whatever their order.
 #include "cli/import/config_import.h"
 
+#include <fmt/format.h>
+
 #include "refusal.h"
 
 namespace coupler::cli {
@@ -46,6 +48,35 @@ TEST(ConfigImport, OfAHostfile_AdvisesNoOtherOptionAboutMachines) {
     for (const char* option : {"--machines", "--machine-rank", "--main-address", "--main-port"})
       EXPECT_EQ(text.find(option), std::string::npos) << text;
   }
+}
+
+TEST(ConfigImport, OfSizes_MultipliesToTheRanks) {
+  const std::string start = "distributed_type: FSDP\nnum_processes: ";
+  const auto sizes = [](const char* replicas, const char* shards) {
+    return fmt::format(
+        "parallelism_config: {{parallelism_config_dp_replicate_size: {}, "
+        "parallelism_config_dp_shard_size: {}}}\n",
+        replicas, shards);
+  };
+  const Import both = import_text(start + "8\n" + sizes("2", "4"), "a.yaml");
+  EXPECT_EQ(setting(both, "backend.fsdp.strategy"), "\"hybrid_shard\"");
+  EXPECT_EQ(setting(both, "backend.fsdp.group_size"), "4");
+  const Import copies = import_text(start + "2\n" + sizes("2", "1"), "a.yaml");
+  EXPECT_EQ(setting(copies, "backend.fsdp.strategy"), "\"no_shard\"");
+  const Import shards = import_text(start + "4\n" + sizes("1", "4"), "a.yaml");
+  EXPECT_EQ(setting(shards, "backend.fsdp.strategy"), "\"full_shard\"");
+  EXPECT_EQ(setting(shards, "backend.fsdp.group_size"), "");
+  const std::string text = describe(import_text(start + "6\n" + sizes("2", "4"), "a.yaml"));
+  EXPECT_SAYS(text, "multiply to 8, but num_processes is 6");
+}
+
+TEST(ConfigImport, OfTwoSettingsForOneKey_SaysWhichTakesPrecedence) {
+  const Import import = import_text(
+      "fsdp_config: {fsdp_sharding_strategy: NO_SHARD, fsdp_reshard_after_forward: FULL_SHARD}\n",
+      "a.yaml");
+  EXPECT_EQ(setting(import, "backend.fsdp.strategy"), "\"full_shard\"");
+  EXPECT_SAYS(describe(import),
+              "fsdp_sharding_strategy: NO_SHARD: fsdp_config.fsdp_reshard_after_forward takes");
 }
 
 TEST(ConfigImport, OfVariables_DoesNotShowTheirValues) {

@@ -24,6 +24,8 @@ TEST(ConfigUpdate, RenamesKeys_AndKeepsTheRest) {
 TEST(ConfigUpdate, OfDottedKeys_ChangesTheLastPart) {
   EXPECT_EQ(update_config("training.steps = 2\n", "a.toml", kRenamed).text,
             "training.accumulation_steps = 2\n");
+  const std::vector<RenamedKey> twice = {{"training.training", "training.steps"}};
+  EXPECT_EQ(update_config("training.training = 2\n", "a.toml", twice).text, "training.steps = 2\n");
 }
 
 TEST(ConfigUpdate, OfTodaysForm_ChangesNothing) {

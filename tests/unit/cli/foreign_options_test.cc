@@ -14,13 +14,16 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-LaunchOptions parse_foreign(Words words) {
+// config: what a file says.
+LaunchOptions parse_foreign(Words words, const config::Config& config = {}) {
   words.emplace_back("./train");
   const Command launch = {.name = "launch",
                           .summary = "start",
                           .forms = {"PROGRAM [ARGUMENT]..."},
                           .options = launch_options()};
-  return read_launch_options(read_arguments(launch, "launch", words));
+  LaunchOptions options = read_launch_options(read_arguments(launch, "launch", words));
+  apply_settings(options, config);
+  return options;
 }
 
 // What the options did, as "-n=4 training.seed=1 note: …", or the error's text.
@@ -115,39 +118,78 @@ struct Effect {
   const char* sets;
 };
 
-TEST(ForeignOptions, OfAccelerate_SetTheKeysThatAFileWouldSet) {
+// accelerate_effects.txt has a line for each: "--zero_stage 3 => …", the effect as above.
+TEST(ForeignOptions, OfAccelerate_HaveTheirEffect) {
+  std::set<std::string> seen;
+  std::ifstream file(ACCELERATE_EFFECTS);
+  for (std::string line; std::getline(file, line);) {
+    const size_t arrow = line.find(" =>");
+    ASSERT_NE(arrow, std::string::npos) << line;
+    const Words words = split(line.substr(0, arrow), ' ');
+    std::string effect = effect_of(words);
+    constexpr std::string_view kHint = "\n  hint:";
+    if (const size_t hint = effect.find(kHint); hint != std::string::npos)
+      effect.replace(hint, kHint.size(), ";");
+    EXPECT_EQ(line, line.substr(0, arrow) + " =>" + (effect.empty() ? "" : " " + effect));
+    seen.insert(words[0]);
+  }
+  for (const Flag& flag : accelerate_flags())
+    EXPECT_TRUE(flag.names[0] == "-h" || seen.count(flag.names[0]) != 0) << flag.names[0];
+}
+
+TEST(ForeignOptions, OfAccelerate_AreCombined_InAnyOrder) {
   const Effect rows[] = {
-      {{"--cpu"}, "cpu"},
-      {{"--num_processes", "4"}, "-n=4"},
-      {{"--gpu_ids", "0,1"}, "--gpu-ids=0,1"},
-      {{"--enable_cpu_affinity"}, "--bind=numa"},
-      {{"--mpirun_hostfile", "h"}, "--hostfile=h --via=mpirun"},
-      {{"--deepspeed_hostfile", "h"}, "--hostfile=h --via=mpirun"},
-      {{"--deepspeed_multinode_launcher", "openmpi"}, "--via=mpirun"},
-      {{"--deepspeed_multinode_launcher", "OpenMPI"}, "--via=mpirun"},
-      {{"--deepspeed_multinode_launcher", "standard"}, ""},
-      {{"--fsdp_activation_checkpointing_offload", "true"}, "memory.offload_activations=true"},
-      {{"--deepspeed_inclusion_filter", "n1@n2"}, "--include=n1@n2"},
-      {{"--deepspeed_exclusion_filter", "n1"}, "--exclude=n1"},
-      {{"--fp8_format", "E4M3"}, "training.fp8_format=e4m3"},
-      {{"--offload_optimizer_device", "nvme"},
-       "backend.deepspeed_like.offload_optimizer.device=nvme"},
-      {{"--offload_param_nvme_path", "/d"}, "backend.deepspeed_like.offload_param.nvme_path=/d"},
-      {{"--fsdp_offload_params", "true"}, "backend.fsdp.offload.device=cpu"},
-      {{"--fsdp_min_num_params", "1000"},
-       "backend.fsdp.unit_min_parameters=1000 backend.fsdp.units=size"},
-      {{"--fsdp_transformer_layer_cls_to_wrap", "Block"},
-       "backend.fsdp.unit_types=Block backend.fsdp.units=types"},
-      {{"--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"}, "backend.fsdp.units=size"},
-      {{"--fsdp_reshard_after_forward", "false"}, "backend.fsdp.reshard_after_forward=false"},
-      {{"--fsdp_backward_prefetch", "NO_PREFETCH"}, "backend.fsdp.prefetch=0"},
-      {{"--fsdp_forward_prefetch", "true"}, "backend.fsdp.prefetch=1"},
-      {{"--parallelism_config_dp_replicate_size", "2"}, "backend.fsdp.strategy=hybrid_shard"},
-      {{"--parallelism_config_dp_shard_size", "4"}, "backend.fsdp.group_size=4"},
-      {{"--fsdp_use_orig_params", "false"},
-       "note: --fsdp_use_orig_params false has no effect: parameters keep names and shapes"},
+      // Accelerate takes the types from a Python model.
+      {{"--use_fsdp", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"},
+       "use_fsdp note: --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP has no effect: no types are "
+       "named, so every module is a unit; set units = \"types\" with unit_types to name them"},
+      {{"--use_fsdp", "--fsdp_min_num_params", "9", "--fsdp_auto_wrap_policy",
+        "TRANSFORMER_BASED_WRAP", "--fsdp_transformer_layer_cls_to_wrap", "Block"},
+       "backend.fsdp.unit_types=Block backend.fsdp.units=types use_fsdp note: "
+       "--fsdp_min_num_params 9 has no effect: only for size_based_wrap"},
+      {{"--use_fsdp", "--fsdp_min_num_params", "9", "--fsdp_auto_wrap_policy", "NO_WRAP"},
+       "backend.fsdp.unit_min_parameters=1000000000000000 backend.fsdp.units=size use_fsdp note: "
+       "--fsdp_min_num_params 9 has no effect: NO_WRAP makes one unit"},
+      {{"--use_fsdp", "--fsdp_forward_prefetch", "true", "--fsdp_backward_prefetch", "NO_PREFETCH"},
+       "backend.fsdp.prefetch=0 use_fsdp note: --fsdp_forward_prefetch true has no effect: "
+       "prefetch applies to both directions"},
+      {{"--use_fsdp", "--fsdp_offload_params", "true", "--fsdp_sharding_strategy", "NO_SHARD"},
+       "backend.fsdp.strategy=no_shard use_fsdp note: --fsdp_offload_params true has no effect: "
+       "nothing is sharded, so nothing is offloaded"},
+      {{"--use_fsdp", "--parallelism_config_dp_replicate_size", "2",
+        "--parallelism_config_dp_shard_size", "4"},
+       "backend.fsdp.group_size=4 backend.fsdp.strategy=hybrid_shard use_fsdp"},
+      {{"--use_fsdp", "--parallelism_config_dp_shard_size", "4",
+        "--parallelism_config_dp_replicate_size", "2", "--fsdp_sharding_strategy", "SHARD_GRAD_OP"},
+       "backend.fsdp.group_size=4 backend.fsdp.reshard_after_forward=false "
+       "backend.fsdp.strategy=hybrid_shard use_fsdp"},
+      {{"--use_fsdp", "--parallelism_config_dp_replicate_size", "2"},
+       "backend.fsdp.strategy=no_shard use_fsdp"},
+      {{"--parallelism_config_dp_replicate_size", "2"}, ""},
+      {{"--use_deepspeed", "--offload_param_device", "cpu"},
+       "use_deepspeed note: --offload_param_device cpu has no effect: parameters are offloaded "
+       "only with stage 3"},
+      {{"--use_deepspeed", "--offload_param_device", "cpu", "--zero_stage", "2", "--zero_stage",
+        "3"},
+       "backend.deepspeed_like.offload_param.device=cpu backend.deepspeed_like.stage=3 "
+       "use_deepspeed"},
   };
-  for (const Effect& row : rows) EXPECT_EQ(effect_of(row.words), row.sets) << row.words[0];
+  for (const Effect& row : rows) EXPECT_EQ(effect_of(row.words), row.sets) << row.words.back();
+  EXPECT_SAYS(effect_of({"--use_deepspeed", "--offload_optimizer_device", "nvme"}),
+              "refused: --offload_optimizer_device nvme: offloading to disk needs a folder");
+  EXPECT_EQ(parse_foreign({"--parallelism_config_dp_replicate_size", "2",
+                           "--parallelism_config_dp_shard_size", "3"})
+                .ranks_of_sizes,
+            6);
+}
+
+TEST(ForeignOptions, OfAccelerate_AreCombined_WithTheFile) {
+  config::Config config;
+  config.backend.options["deepspeed_like"] = {{"stage", int64_t{3}, {}}};
+  const LaunchOptions options =
+      parse_foreign({"--use_deepspeed", "--offload_param_device", "cpu"}, config);
+  EXPECT_EQ(options.setters.count("backend.deepspeed_like.offload_param.device"), 1U);
+  EXPECT_TRUE(options.remarks.empty());
 }
 
 TEST(ForeignOptions, OfTorchrun_AreOurs) {
@@ -196,7 +238,7 @@ TEST(ForeignOptions, ThatAreRefused_SayWhy_AndWhatToDo) {
     const char* says;
   } rows[] = {
       {{"--nnodes", "1:4"}, "--nnodes 1:4: the number of machines is fixed for a job"},
-      {{"--nproc_per_node", "gpu"}, "give a number: --nproc_per_node 2"},
+      {{"--nproc_per_node", "xpu"}, "transports do not know such devices"},
       {{"--nproc_per_node", "two"}, "'two' is not a valid number of processes"},
       {{"--rdzv_endpoint", "::1"}, "--rdzv_endpoint ::1: an IPv6 address must be in brackets"},
       {{"--rdzv_endpoint", "::1"}, "write [::1]:29500"},
@@ -264,9 +306,10 @@ TEST(ForeignOptions, ThatContradictEachOther_AreRefused_NamingBoth) {
       {{"--mixed_precision", "bf16", "-o", "training.mixed_precision=fp16"},
        "--mixed_precision bf16",
        "-o training.mixed_precision=fp16"},
-      {{"--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "--fsdp_min_num_params", "9"},
-       "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP",
-       "--fsdp_min_num_params 9"},
+      {{"--fsdp_sharding_strategy", "NO_SHARD", "--parallelism_config_dp_replicate_size", "2",
+        "--parallelism_config_dp_shard_size", "2"},
+       "--fsdp_sharding_strategy NO_SHARD",
+       "--parallelism_config_dp_replicate_size 2"},
       {{"-n", "3", "-o", "launch.processes=5"}, "-n 3", "-o launch.processes=5"},
       {{"-o", "backend.interface=eth9", "--interface", "lo"},
        "-o backend.interface=eth9",

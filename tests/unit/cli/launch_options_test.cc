@@ -12,7 +12,9 @@ LaunchOptions parse(std::vector<std::string> words) {
                           .summary = "start",
                           .forms = {"PROGRAM [ARGUMENT]..."},
                           .options = launch_options()};
-  return read_launch_options(read_arguments(launch, "launch", words));
+  LaunchOptions options = read_launch_options(read_arguments(launch, "launch", words));
+  apply_settings(options, {});
+  return options;
 }
 
 std::string problem_of(const std::vector<std::string>& words) {
@@ -66,9 +68,9 @@ TEST(LaunchOptions, AcceleratesSettings_AreKeysOfTheConfiguration) {
                    "--gradient_accumulation_steps", "4", "--zero_stage", "3",
                    "--fsdp_sharding_strategy", "SHARD_GRAD_OP"})
                 .request.overrides,
-            (Overrides{"training.mixed_precision=\"bf16\"", "launch.threads_per_process=3",
-                       "training.gradient_accumulation_steps=4", "backend.deepspeed_like.stage=3",
-                       "backend.fsdp.strategy=\"shard_grad_op\""}));
+            (Overrides{"launch.threads_per_process=3", "training.mixed_precision=\"bf16\"",
+                       "backend.fsdp.strategy=\"shard_grad_op\"", "backend.deepspeed_like.stage=3",
+                       "training.gradient_accumulation_steps=4"}));
   EXPECT_EQ(parse({"--fsdp_sharding_strategy", "1"}).request.overrides,
             Overrides{"backend.fsdp.strategy=\"full_shard\""});
   EXPECT_EQ(parse({"--mpirun_hostfile", "h"}).via, Via::kMpirun);
