@@ -20,10 +20,13 @@ inline std::string file_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Runs the program in the test's folder, without a time limit. arguments: for a shell.
-inline Outcome paint(const Workplace& here, const std::string& arguments) {
+// Runs the program in the test's folder, without a time limit. arguments: for a shell. environment:
+// "NAME=value", or "".
+inline Outcome paint(const Workplace& here, const std::string& arguments,
+                     const std::string& environment = "") {
   const std::string folder = here.path().string();
-  const std::string command = "cd '" + folder + "' && '" DIFFUSION_PROGRAM "' " + arguments +
+  const std::string command = "cd '" + folder + "' && " + environment +
+                              " '" DIFFUSION_PROGRAM "' " + arguments +
                               " >out.txt 2>err.txt </dev/null";
   const int status = std::system(command.c_str());
   return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
