@@ -72,7 +72,8 @@ BackendOptions options_of_plugin(const std::string& plugin) {
   if (!fs::exists(path)) return {};
   config::BackendConfig backend;
   backend.use = path.string();
-  const DistributedBackend& table = plugin::Plugin::load(backend).table();
+  const plugin::Plugin loaded = plugin::Plugin::load(backend);
+  const DistributedBackend& table = loaded.table();
   uint64_t count = 0;
   const db_option* const* options = table.default_options(&count);
   return {{options, options + count}, (table.capabilities & DB_CAP_NEEDS_BASE) != 0};
