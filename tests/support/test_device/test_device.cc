@@ -239,6 +239,7 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        c10::IntArrayRef output_padding, int64_t groups) {
   return at::convolution(input.cpu(), weight.cpu(), bias ? bias->cpu() : at::Tensor(), stride,
                          padding, dilation, transposed, output_padding, groups)
+      .contiguous()
       .to(input.device());
 }
 
