@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "cli/config/prompt.h"
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/system_info.h"

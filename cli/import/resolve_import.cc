@@ -77,22 +77,23 @@ void resolve_sizes(const Settings& all) {
   const int64_t group_size = size_of(all.import, kShards);
   ImportedKey* replicas = find_theirs(all.import, kReplicas);
   ImportedKey* shards = find_theirs(all.import, kShards);
-  ImportedKey& last = shards != nullptr ? *shards : *replicas;
+  ImportedKey* last = shards != nullptr ? shards : replicas;
+  if (last == nullptr) return;
   const std::string processes = all.text("launch.processes", "");
   if (!all.elsewhere && !processes.empty() && processes != std::to_string(ranks)) {
-    last.answer = {Answer::Kind::kWrong, fmt::format("the sizes of parallelism_config multiply to "
-                                                     "{}, but num_processes is {}",
-                                                     ranks, processes)};
+    last->answer = {Answer::Kind::kWrong, fmt::format("the sizes of parallelism_config multiply to "
+                                                      "{}, but num_processes is {}",
+                                                      ranks, processes)};
     return;
   }
-  if (group_size > 1 && ranks > group_size) {
+  if (replicas != nullptr && shards != nullptr && group_size > 1 && ranks > group_size) {
     resolve_hybrid(all, *replicas, *shards, group_size);
-  } else if (group_size > 1 && all.text(kStrategy, "") == "hybrid_shard") {
+  } else if (shards != nullptr && group_size > 1 && all.text(kStrategy, "") == "hybrid_shard") {
     all.set(*shards, "backend.fsdp.group_size", group_size);
-  } else if (group_size > 1 && !all.has(kStrategy)) {
+  } else if (shards != nullptr && group_size > 1 && !all.has(kStrategy)) {
     all.set(*shards, kStrategy, std::string("full_shard"));
     shards->answer = {Answer::Kind::kTaken, "all ranks share one replica"};
-  } else if (group_size <= 1 && all.text("backend.use", "") == "fsdp") {
+  } else if (replicas != nullptr && group_size <= 1 && all.text("backend.use", "") == "fsdp") {
     all.set(*replicas, kStrategy, std::string("no_shard"));
   }
 }

@@ -41,7 +41,7 @@ void keep_setting(LaunchOptions& options, const AccelerateWord& word, const std:
   settings.insert(at, {&word, value, as_written});
 }
 
-std::string text_of(const LaunchOptions::Setting& setting) {
+std::string written_as(const LaunchOptions::Setting& setting) {
   return setting.value.empty() ? setting.as_written
                                : fmt::format("{} {}", setting.as_written, setting.value);
 }
@@ -79,8 +79,9 @@ void apply_word(const AccelerateWord& word, LaunchOptions& options, const std::s
                                   const std::string& key_of_other) {
   const auto other = std::find_if(settings.begin(), settings.end(),
                                   [&](const auto& one) { return key_of(one) == key_of_other; });
-  fail_usage(fmt::format("{} and {} contradict each other", text_of(setting), text_of(*other)),
-             setting.as_written, "omit one of them");
+  fail_usage(
+      fmt::format("{} and {} contradict each other", written_as(setting), written_as(*other)),
+      setting.as_written, "omit one of them");
 }
 
 // What a file, a variable or -o gives the key, or the option that chooses the backend.
@@ -148,7 +149,7 @@ void apply_settings(LaunchOptions& options, const config::Config& config) {
   for (size_t i = 0; i < import.keys.size(); ++i) {
     const LaunchOptions::Setting& setting = options.settings[i];
     const ImportedKey& theirs = import.keys[i];
-    const std::string text = text_of(setting);
+    const std::string text = written_as(setting);
     refuse_unfit(setting, theirs.answer);
     if (theirs.answer.kind == Answer::Kind::kReplaced)
       refuse_replaced(options.settings, setting, theirs.answer.why);

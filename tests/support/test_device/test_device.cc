@@ -2,14 +2,17 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/SDPBackend.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
@@ -243,6 +246,29 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
       .to(input.device());
 }
 
+// Like a GPU, the double computes attention without a matrix of all scores, unless gradients are
+// needed.
+int64_t attention_kind(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                       const std::optional<at::Tensor>&, double, bool, std::optional<double>,
+                       bool grouped) {
+  const bool trains = at::GradMode::is_enabled() &&
+                      (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  return static_cast<int64_t>(trains || grouped ? at::SDPBackend::math
+                                                : at::SDPBackend::overrideable);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+           at::Tensor, at::Tensor>
+attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+          const std::optional<at::Tensor>& mask, double dropout, bool causal, bool,
+          std::optional<double> scale) {
+  const auto on_cpu = [](const at::Tensor& tensor) { return tensor.cpu(); };
+  const at::Tensor result = at::scaled_dot_product_attention(
+      on_cpu(query), on_cpu(key), on_cpu(value), mask ? std::optional(on_cpu(*mask)) : std::nullopt,
+      dropout, causal, scale);
+  return {result.to(query.device()), {}, {}, {}, 0, 0, {}, {}, {}};
+}
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
@@ -259,6 +285,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view", &at::native::view);
   library.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   library.impl("convolution_overrideable", &convolution);
+  library.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
   library.impl("as_strided", &at::native::as_strided_tensorimpl);
   library.impl("_reshape_alias", &at::native::_reshape_alias);
 }
@@ -266,6 +293,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 }  // namespace
+}  // namespace coupler::testing
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &coupler::testing::attention_kind)
+}  // namespace at::native
+
+namespace coupler::testing {
 
 c10::Device test_device(int index) {
   static const bool kRegistered = [] {
