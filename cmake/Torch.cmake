@@ -26,8 +26,8 @@ if(COUPLER_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "LibTorch ${COUPLER_TORCH_VERSION} in ${COUPLER_TORCH_ROOT} is too old: 2.11 or newer")
 endif()
 string(REGEX MATCH "^[0-9]+[.][0-9]+" COUPLER_TORCH_MINOR ${COUPLER_TORCH_VERSION})
-if(NOT COUPLER_TORCH_MINOR MATCHES "^2[.](11|15)$")  # tests/reports/platforms.txt
-  message(WARNING "LibTorch ${COUPLER_TORCH_VERSION} is untested with this version of Coupler (tested: 2.11 and 2.15)")
+if(NOT COUPLER_TORCH_MINOR MATCHES "^2[.](11|13|15)$")  # tests/reports/platforms.txt
+  message(WARNING "LibTorch ${COUPLER_TORCH_VERSION} is untested with this version of Coupler (tested: 2.11, 2.13 and 2.15)")
 endif()
 message(STATUS "LibTorch ${COUPLER_TORCH_VERSION}: ${COUPLER_TORCH_ROOT}")
 coupler_torch_targets(${COUPLER_TORCH_ROOT})

@@ -242,7 +242,6 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        c10::IntArrayRef output_padding, int64_t groups) {
   return at::convolution(input.cpu(), weight.cpu(), bias ? bias->cpu() : at::Tensor(), stride,
                          padding, dilation, transposed, output_padding, groups)
-      .contiguous()
       .to(input.device());
 }
 
@@ -286,6 +285,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   library.impl("convolution_overrideable", &convolution);
   library.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
+  // LibTorch 2.14's composite one fails for channels last.
+  library.impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&fall_back>());
   library.impl("as_strided", &at::native::as_strided_tensorimpl);
   library.impl("_reshape_alias", &at::native::_reshape_alias);
 }
