@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/import/accelerate_words.h"
 #include "cli/launch/launch_options.h"
+#include "parsed_options.h"
 #include "refusal.h"
 
 namespace coupler::cli {
@@ -15,13 +16,8 @@ namespace {
 using Words = std::vector<std::string>;
 
 // config: what a file says.
-LaunchOptions parse_foreign(Words words, const config::Config& config = {}) {
-  words.emplace_back("./train");
-  const Command launch = {.name = "launch",
-                          .summary = "start",
-                          .forms = {"PROGRAM [ARGUMENT]..."},
-                          .options = launch_options()};
-  LaunchOptions options = read_launch_options(read_arguments(launch, "launch", words));
+LaunchOptions parse_foreign(const Words& words, const config::Config& config = {}) {
+  LaunchOptions options = parsed_options(words);
   apply_settings(options, config);
   return options;
 }

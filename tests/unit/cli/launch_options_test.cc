@@ -1,18 +1,14 @@
 // The options of the command line: ours and Accelerate's.
 #include "cli/launch/launch_options.h"
 
+#include "parsed_options.h"
 #include "refusal.h"
 
 namespace coupler::cli {
 namespace {
 
-LaunchOptions parse(std::vector<std::string> words) {
-  words.emplace_back("./train");
-  const Command launch = {.name = "launch",
-                          .summary = "start",
-                          .forms = {"PROGRAM [ARGUMENT]..."},
-                          .options = launch_options()};
-  LaunchOptions options = read_launch_options(read_arguments(launch, "launch", words));
+LaunchOptions parse(const std::vector<std::string>& words) {
+  LaunchOptions options = parsed_options(words);
   apply_settings(options, {});
   return options;
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cli/machine/system_info.h"
+#include "parsed_options.h"
 #include "refusal.h"
 
 namespace coupler::cli {
@@ -32,13 +33,8 @@ class HostsFile {
   std::string path_;
 };
 
-ProcessCount count(Words words, const config::Config& config = {}) {
-  words.emplace_back("./train");
-  const Command launch = {.name = "launch",
-                          .summary = "start",
-                          .forms = {"PROGRAM [ARGUMENT]..."},
-                          .options = launch_options()};
-  LaunchOptions options = read_launch_options(read_arguments(launch, "launch", words));
+ProcessCount count(const Words& words, const config::Config& config = {}) {
+  LaunchOptions options = parsed_options(words);
   apply_host_choice(options);
   return count_processes(options, config, options.machines.value_or(1));
 }
