@@ -179,31 +179,14 @@ void CommunicatorState::announce(const Operation& operation, const db_op* op) {
 }
 
 void CommunicatorState::enter_backend(const Operation& operation) {
-  inside_sequence.store(operation.sequence, std::memory_order_relaxed);
-  inside_what.store(operation.fingerprint.what, std::memory_order_relaxed);
-  inside_shown.store(operation.fingerprint.shown, std::memory_order_relaxed);
-  inside_peer.store(operation.peer, std::memory_order_relaxed);
-  // The full fence pairs with the watchdog's: either it sees the ticket or it is seen asleep.
-  ticket.fetch_add(1, std::memory_order_seq_cst);
+  current.enter(operation);
   if (watchdog) watchdog->wake_if_asleep();
 }
 
-void CommunicatorState::leave_backend() {
-  ticket.store(ticket.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-}
-
-std::optional<Operation> CommunicatorState::inside() const {
-  if ((ticket.load(std::memory_order_acquire) & 1) == 0) return std::nullopt;
-  Operation operation;
-  operation.sequence = inside_sequence.load(std::memory_order_relaxed);
-  operation.fingerprint.what = inside_what.load(std::memory_order_relaxed);
-  operation.fingerprint.shown = inside_shown.load(std::memory_order_relaxed);
-  operation.peer = inside_peer.load(std::memory_order_relaxed);
-  return operation;
-}
+void CommunicatorState::leave_backend() { current.leave(); }
 
 std::string CommunicatorState::activity() const {
-  const auto operation = inside();
+  const auto operation = current.of(current.version());
   if (!operation) return {};
   const std::string site = CallSite::last();
   return fmt::format("operation {} ({}) of communicator '{}'{}", operation->sequence,

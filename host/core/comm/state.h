@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/current_operation.h"
 #include "comm/failure_notifier.h"
 #include "comm/flight_recorder.h"
 #include "comm/raw_communicator.h"
@@ -55,13 +56,6 @@ Error make_error(db_status status, const ErrorBuffer& error, const std::string& 
 std::string hint_for(ErrorCode code);
 
 class Watchdog;
-
-// One operation from its submission to its end.
-struct Operation {
-  uint64_t sequence = 0;  // SEND and RECV: among messages in that direction with that peer
-  Fingerprint fingerprint;
-  int peer = -1;  // SEND and RECV
-};
 
 // An asynchronous operation; in CommunicatorState::pending until its request is released.
 struct PendingOperation {
@@ -117,9 +111,7 @@ struct CommunicatorState {
   Error peer_error(const Operation& operation, const LostMember& lost) const;
 
   std::string context(const Operation& operation) const;
-  // The blocking operation in the backend, if there is one.
-  std::optional<Operation> inside() const;
-  // What this rank is doing, according to that operation; "" if there is none.
+  // What this rank is doing, according to the current operation; "" if there is none.
   std::string activity() const;
   Error timeout_error(const Operation& operation, const std::string& backend_text) const;
 
@@ -146,10 +138,7 @@ struct CommunicatorState {
   uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;
   std::vector<uint64_t> sent, received;
 
-  // See inside(): the ticket is odd while there is one.
-  std::atomic<uint64_t> ticket{0};
-  std::atomic<uint64_t> inside_sequence{0}, inside_what{0}, inside_shown{0};
-  std::atomic<int> inside_peer{-1};
+  CurrentOperation current;
 
   std::mutex pending_mutex;
   std::vector<PendingOperation*> pending;

@@ -45,19 +45,19 @@ void Watchdog::wake() {
 }
 
 bool Watchdog::busy() const {
-  return (state_.ticket.load(std::memory_order_seq_cst) & 1) != 0 ||
+  return CurrentOperation::is_inside(state_.current.version()) ||
          state_.pending_count.load(std::memory_order_seq_cst) != 0;
 }
 
 void Watchdog::run() {
   Clock::time_point active = Clock::now();
-  uint64_t ticket = 0;
+  uint64_t version = 0;
   std::unique_lock lock(mutex_);
   while (!stop_) {
     const Clock::time_point now = Clock::now();
-    const uint64_t current = state_.ticket.load(std::memory_order_relaxed);
-    if (current != ticket || busy()) active = now;
-    ticket = current;
+    const uint64_t current = state_.current.version();
+    if (current != version || busy()) active = now;
+    version = current;
     if (now - active > kSleepAfter) {
       lock.unlock();
       if (state_.notifier->through_store())
@@ -96,12 +96,12 @@ void Watchdog::publish_place() {
 
 std::optional<Watchdog::Stuck> Watchdog::oldest(Clock::time_point now) {
   std::optional<Stuck> result;
-  const uint64_t ticket = state_.ticket.load(std::memory_order_acquire);
-  if (ticket != last_ticket_) {
-    last_ticket_ = ticket;
-    ticket_since_ = now;
+  const uint64_t version = state_.current.version();
+  if (version != last_version_) {
+    last_version_ = version;
+    version_since_ = now;
   }
-  if (const auto operation = state_.inside()) result = Stuck{*operation, ticket_since_};
+  if (const auto operation = state_.current.of(version)) result = Stuck{*operation, version_since_};
   if (state_.pending_count.load(std::memory_order_relaxed) == 0) return result;
   const std::lock_guard lock(state_.pending_mutex);
   for (const PendingOperation* pending : state_.pending) {
@@ -202,10 +202,9 @@ bool Watchdog::anything_pending() const {
 
 void Watchdog::free_stuck_threads() {
   if (state_.can_abort || !busy()) return;
-  const uint64_t ticket = state_.ticket.load(std::memory_order_acquire);
+  const uint64_t version = state_.current.version();
   const auto is_stuck = [&] {
-    const bool inside =
-        (ticket & 1) != 0 && ticket == state_.ticket.load(std::memory_order_acquire);
+    const bool inside = CurrentOperation::is_inside(version) && version == state_.current.version();
     return inside || anything_pending();
   };
   for (const auto until = Clock::now() + kLeave; Clock::now() < until;) {

@@ -52,8 +52,8 @@ class Watchdog {
   std::condition_variable condition_;
   bool stop_ = false;
   std::atomic<bool> asleep_{false};
-  uint64_t last_ticket_ = 0;  // owned by the thread, like those below
-  Clock::time_point ticket_since_;
+  uint64_t last_version_ = 0;  // of the current operation; owned by the thread, like those below
+  Clock::time_point version_since_;
   Clock::time_point store_checked_;
   bool store_failed_ = false;
   std::string place_;  // as other ranks see it
