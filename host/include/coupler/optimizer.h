@@ -95,7 +95,8 @@ class Optimizer {
   explicit Optimizer(std::shared_ptr<optim::OptimizerState> state) : state_(std::move(state)) {}
 
   // Performs one update. SGD, Adam and AdamW run as fused kernels over the model's flat memory and
-  // match torch::optim to 1e-6; any other optimizer runs unmodified. Does nothing while gradients
+  // match torch::optim to 1e-6, those of coupler/optimizers.h likewise if they work element by
+  // element; any other optimizer runs unmodified. Does nothing while gradients
   // are being accumulated.
   void step(CallSite site = {});
 
@@ -113,6 +114,11 @@ class Optimizer {
   // Drops the gradients (or zeroes them in place). Inside accumulate(), keeps gradients that the
   // window is still accumulating, so it may be called before backward or after step.
   void zero_grad(bool set_to_none = true);
+
+  // For a schedule-free optimizer (coupler/optimizers.h): moves the parameters to the values to
+  // evaluate and save, and back before training goes on. Does nothing for other optimizers.
+  void train();
+  void eval();
 
   // Of the optimizer in use; rates set here apply from the next step on.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();

@@ -65,8 +65,43 @@ void update_sgd(FusedBatch& batch) {
                   options.nesterov(), /*maximize=*/false, batch.first_step);
 }
 
+constexpr int64_t kCacheElements = 1 << 16;
+
+// Calls use with the run's parameters, gradients and state, cut so that on a CPU the operations of
+// an update find their operands in the cache. Memory that is fetched for each use stays whole.
+void use_pieces(const FusedBatch& batch, size_t run,
+                const std::function<void(const ParameterOptimizer::Piece&)>& use) {
+  const at::Tensor &parameter = batch.parameters[run], &gradient = batch.gradients[run];
+  const bool cuts = batch.alone == nullptr && parameter.is_cpu() && parameter.is_contiguous() &&
+                    gradient.is_contiguous();
+  const int64_t all = parameter.numel(), most = cuts ? kCacheElements : std::max<int64_t>(all, 1);
+  for (int64_t at = 0; at < all; at += most) {
+    const auto part = [&](const at::Tensor& whole) {
+      return all <= most ? whole : whole.view(-1).narrow(0, at, std::min(most, all - at));
+    };
+    ParameterOptimizer::Piece piece{
+        .parameter = part(parameter), .gradient = part(gradient), .step = batch.numbers[run]};
+    for (const std::vector<at::Tensor>& tensors : batch.state)
+      piece.state.push_back(part(tensors[run]));
+    use(piece);
+  }
+}
+
+FusedKind kind_of_own(const ParameterOptimizer& optimizer) {
+  return {optimizer_type(optimizer), optimizer.state_names(), [&optimizer](FusedBatch& batch) {
+            auto& options = dynamic_cast<ParameterOptions&>(*batch.options);
+            for (size_t run = 0; run < batch.parameters.size(); ++run) {
+              use_pieces(batch, run, [&](const ParameterOptimizer::Piece& piece) {
+                optimizer.update(piece, options);
+              });
+            }
+          }};
+}
+
 // Subclasses may have overridden step(), so the type must be exact.
 std::optional<FusedKind> kind_of(torch::optim::Optimizer& optimizer) {
+  if (const auto* own = dynamic_cast<const ParameterOptimizer*>(&optimizer))
+    return own->is_elementwise() ? std::optional(kind_of_own(*own)) : std::nullopt;
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(torch::optim::AdamW)) {
     return adam_kind<torch::optim::AdamWOptions>(optimizer, "AdamW");
@@ -127,7 +162,7 @@ std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimize
   if (kind) {
     return std::unique_ptr<FusedKernel>(new FusedKernel(optimizer, models, *std::move(kind)));
   }
-  why = "there are fused kernels for SGD, Adam and AdamW only";
+  why = "it does not work element by element, or is not SGD, Adam or AdamW";
   return nullptr;
 }
 
@@ -247,6 +282,7 @@ void FusedKernel::step(Runs& runs) {
       batch.gradients[run] = slot.parameter.grad();
     }
     for (const auto& [before, counter] : batch.counters) counter.add_(1);
+    for (int64_t& number : batch.numbers) ++number;
     if (batch.alone == nullptr) {
       kind_.update(batch);
     } else {
@@ -263,6 +299,22 @@ void FusedKernel::step(Runs& runs) {
   for (size_t i = 0; i < runs.gradients.size(); ++i) {
     if (runs.gradients[i] != Gradient::kNone) runs.steps[i] = ++members_[runs.first + i].steps;
   }
+}
+
+void FusedKernel::switch_mode(const ParameterOptimizer& optimizer, bool training) {
+  const at::NoGradGuard no_grad;
+  std::map<torch::optim::OptimizerOptions*, std::vector<ParameterOptimizer::Piece>> groups;
+  for (const Member& member : members_) {
+    const auto part = [&](const at::Tensor& memory) {
+      return strategy::place_in(memory, member.slot->offset, {member.slot->numel});
+    };
+    ParameterOptimizer::Piece piece{.parameter = part(member.group->parameters),
+                                    .step = member.steps};
+    for (const at::Tensor& memory : *member.state) piece.state.push_back(part(memory));
+    groups[member.options].push_back(std::move(piece));
+  }
+  for (const auto& [options, pieces] : groups)
+    optimizer.switch_mode(pieces, dynamic_cast<ParameterOptions&>(*options), training);
 }
 
 FusedBatch& FusedKernel::batch_for(Runs& runs, const Member& member) const {
@@ -336,6 +388,7 @@ void FusedKernel::cut(Runs& runs) const {
                             at::TensorOptions(at::kFloat).device(first.group->parameters.device()));
     }
     batch.steps.push_back(counter);
+    batch.numbers.push_back(first.steps);
     batch.member.push_back(flat ? -1 : static_cast<int>(i));
     i = end;
   }

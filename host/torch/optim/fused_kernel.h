@@ -1,5 +1,5 @@
-// FusedKernel: torch::optim's SGD, Adam and AdamW as one kernel over flat memory. Used by the
-// training thread.
+// FusedKernel: torch::optim's SGD, Adam and AdamW, and elementwise ParameterOptimizers, over flat
+// memory. Used by the training thread.
 //
 // Adjacent parameters with the same options and the same number of steps form one run, which is
 // updated as if it were one tensor. If gradients are not flat (one process), a run is one
@@ -7,9 +7,11 @@
 // when some were updated separately.
 #pragma once
 
+#include <coupler/optimizers.h>
 #include <torch/optim/optimizer.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,18 +34,21 @@ struct FusedBatch {
   std::vector<at::Tensor> steps;               // 0-dim float, including this update; by run
   std::map<int64_t, at::Tensor> counters;      // the tensors of steps, each once
   std::vector<int> member;  // by run: the one member whose .grad is read at each step, or -1
+  // By run: the number of this update, from 1.
+  std::vector<int64_t> numbers;
 };
 
 // One of the optimizers that have a kernel.
 struct FusedKind {
   std::string name;
   std::vector<std::string> state_names;  // its state tensors, as torch::optim names them
-  void (*update)(FusedBatch& batch);
+  std::function<void(FusedBatch& batch)> update;
 };
 
 class FusedKernel {
  public:
-  // The optimizer must be exactly torch::optim::SGD, Adam or AdamW, with all its parameters in the
+  // The optimizer must be an elementwise ParameterOptimizer, or exactly torch::optim::SGD, Adam or
+  // AdamW, with all its parameters in the
   // flat memory of the models (with offloaded state, all that are not frozen). Otherwise returns
   // null and puts the reason into why.
   static std::unique_ptr<FusedKernel> make(torch::optim::Optimizer& optimizer,
@@ -56,6 +61,9 @@ class FusedKernel {
   // The same for slots [first, end) of one of the models. Drops their gradients, so that the next
   // step() skips them.
   void step_slots(const strategy::FlatParameters& model, size_t first, size_t end);
+
+  // ParameterOptimizer::switch_mode for the parameters of each group.
+  void switch_mode(const ParameterOptimizer& optimizer, bool training);
 
   // The state of a variable that the optimizer holds, as views of flat memory. A checkpoint's
   // loader writes to these and calls set_steps.

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
+#include <coupler/optimizers.h>
 #include <fmt/ranges.h>
 #include <torch/optim/lbfgs.h>
 
@@ -84,6 +85,16 @@ void OptimizerState::require_divisible() const {
                 "the optimizer took steps before prepare: its state of whole parameters cannot be "
                 "divided over ranks",
                 {.hint = "prepare model and optimizer before the first step"});
+  }
+  if (const auto* own = dynamic_cast<const ParameterOptimizer*>(&optimizer_);
+      own != nullptr && !own->is_elementwise()) {
+    const std::string type = optimizer_type(optimizer_);
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{} needs whole matrices, but no rank holds them under sharding", type),
+        {.subject = type,
+         .hint = "use an optimizer that works element by element (AdamW, NAdam, Lion), or a "
+                 "backend that replicates"});
   }
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
     throw Error(ErrorCode::kUnsupported,
@@ -298,6 +309,20 @@ ParameterState OptimizerState::make_state(const at::Tensor& held, int64_t steps,
   return state;
 }
 
+void OptimizerState::set_mode(bool training) {
+  auto* own = dynamic_cast<ParameterOptimizer*>(&optimizer_);
+  if (own == nullptr) return;
+  if (kernel_ != nullptr) {
+    kernel_->switch_mode(*own, training);
+  } else if (training) {
+    own->train();
+  } else {
+    own->eval();
+  }
+  for (strategy::ModelState* model : models_)
+    model->parameters_changed(strategy::ParameterWriter::kOptimizer);
+}
+
 void OptimizerState::zero_grad(bool set_to_none) {
   if (!drops_gradients()) return;
   optimizer_.zero_grad(set_to_none);
@@ -331,6 +356,8 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
   return state_->torch_optimizer().param_groups();
 }
 torch::optim::Optimizer& Optimizer::unwrap() { return state_->torch_optimizer(); }
+void Optimizer::train() { state_->set_mode(true); }
+void Optimizer::eval() { state_->set_mode(false); }
 bool Optimizer::step_was_skipped() const { return state_->step_was_skipped(); }
 std::string Optimizer::description() const { return state_->description(); }
 

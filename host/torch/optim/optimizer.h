@@ -53,6 +53,7 @@ class OptimizerState final : public strategy::GradientConsumer {
   void step();
   at::Tensor step(const std::function<at::Tensor()>& closure);
   void zero_grad(bool set_to_none);
+  void set_mode(bool training);
 
   // Called with rules.in_backward only.
   void on_backward_begin() override;

@@ -15,6 +15,9 @@
 #include <optional>
 #include <tuple>
 #include <typeinfo>
+#include <variant>
+
+#include "optim/parameter_optimizer.h"
 
 namespace coupler::optim {
 namespace {
@@ -24,8 +27,8 @@ using nlohmann::json;
 [[noreturn]] void refuse_optimizer(const torch::optim::Optimizer& optimizer) {
   const std::string type = optimizer_type(optimizer);
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("the state of the optimizer {} cannot be saved: only SGD, Adam, AdamW, "
-                          "RMSprop and Adagrad are supported",
+              fmt::format("the state of the optimizer {} cannot be saved: only those of SGD, Adam, "
+                          "AdamW, RMSprop, Adagrad and Coupler's own optimizers are supported",
                           type),
               {.subject = type, .hint = "use one of these if the job is to be resumed"});
 }
@@ -43,6 +46,10 @@ int64_t* show_averages(State& state, const Visit& visit) {
 // Returns the step count; null if it is not kept (SGD). Unset if the kind is not known.
 template <class Visit>
 std::optional<int64_t*> show_state(torch::optim::OptimizerParamState& base, const Visit& visit) {
+  if (auto* named = dynamic_cast<NamedState*>(&base)) {
+    for (auto& [name, tensor] : named->tensors) visit(name.c_str(), tensor);
+    return &named->steps;
+  }
   if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&base)) {
     visit("momentum_buffer", sgd->momentum_buffer());
     return nullptr;
@@ -101,7 +108,10 @@ void show_adam_options(Options& options, const Visit& visit) {
 // Returns whether the kind is known.
 template <class Visit>
 bool show_options(torch::optim::OptimizerOptions& base, const Visit& visit) {
-  if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&base)) {
+  if (auto* own = dynamic_cast<ParameterOptions*>(&base)) {
+    for (const auto& [name, value] : own->named())
+      std::visit([&, option = name](auto* held) { visit(option, *held); }, value);
+  } else if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&base)) {
     visit("lr", sgd->lr());
     visit("momentum", sgd->momentum());
     visit("dampening", sgd->dampening());
@@ -148,6 +158,10 @@ struct SetOption {
     if (!at(name).is_number()) refuse_option(name, values);
     value = at(name).get<double>();
   }
+  void operator()(const char* name, int64_t& value) const {
+    if (!at(name).is_number_integer()) refuse_option(name, values);
+    value = at(name).get<int64_t>();
+  }
   void operator()(const char* name, bool& value) const {
     if (!at(name).is_boolean()) refuse_option(name, values);
     value = at(name).get<bool>();
@@ -184,12 +198,13 @@ ParameterState torch_state_of(torch::optim::Optimizer& optimizer, const at::Tens
 
 ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Tensor& held,
                                 int64_t steps, const std::vector<std::string>& names) {
-  auto state = empty_state(optimizer);
+  const auto* own = dynamic_cast<const ParameterOptimizer*>(&optimizer);
+  auto state = own != nullptr ? new_state(*own, held) : empty_state(optimizer);
   if (state == nullptr) refuse_optimizer(optimizer);
   size_t found = 0;
   const auto counted = show_state(*state, [&](const char* name, at::Tensor& tensor) {
     if (std::find(names.begin(), names.end(), name) == names.end()) return;
-    tensor = at::zeros_like(held, at::MemoryFormat::Contiguous);
+    if (!tensor.defined()) tensor = at::zeros_like(held, at::MemoryFormat::Contiguous);
     ++found;
   });
   if (int64_t* const count = counted.value_or(nullptr)) *count = steps;

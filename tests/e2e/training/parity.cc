@@ -1,5 +1,7 @@
 // Training on W ranks equals training one process on the joined batch: gradients at every step and
 // weights after 20, for each optimizer, with tied, frozen and mixed-type parameters.
+#include <coupler/optimizers.h>
+
 #include <memory>
 
 #include "check.h"
@@ -121,6 +123,12 @@ std::vector<Check> parity_checks() {
       parity<AdamW>("adamw", AdamWOptions(1e-2), "fused AdamW"),
       parity<AdamW>("adamw_amsgrad", AdamWOptions(1e-2).amsgrad(true), "fused AdamW"),
       parity<RMSprop>("rmsprop", RMSpropOptions(1e-2), "unmodified"),
+      parity<coupler::NAdam>("nadam", coupler::NAdamOptions(1e-2).weight_decay(0.01), "fused"),
+      parity<coupler::RAdam>("radam", coupler::RAdamOptions(1e-2), "fused"),
+      parity<coupler::Adamax>("adamax", coupler::AdamaxOptions(1e-2), "fused"),
+      parity<coupler::Lion>("lion", coupler::LionOptions(1e-3).weight_decay(0.1), "fused"),
+      parity<coupler::ScheduleFreeAdamW>(
+          "schedule_free", coupler::ScheduleFreeAdamWOptions(1e-2).warmup_steps(3), "fused"),
       {"two_groups", two_groups},
       {"mixed_types", mixed_types},
   };
