@@ -5,6 +5,7 @@
 #include <coupler/big_model.h>
 #include <coupler/coupler.h>
 #include <coupler/launch.h>
+#include <coupler/optimizers.h>
 #include <coupler/text.h>
 #include <coupler/text_to_image.h>
 #include <torch/optim/adamw.h>
