@@ -331,8 +331,9 @@ class Accelerator : public Processes {
   }
 
   // Calls coupler::skip_first_batches; a member as in Accelerate.
-  template <class Dataset>
-  DataLoader<Dataset> skip_first_batches(DataLoader<Dataset> loader, int64_t count) {
+  template <class Dataset, class CollateFn>
+  DataLoader<Dataset, CollateFn> skip_first_batches(DataLoader<Dataset, CollateFn> loader,
+                                                    int64_t count) {
     return coupler::skip_first_batches(std::move(loader), count);
   }
 

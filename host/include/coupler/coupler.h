@@ -22,6 +22,7 @@
 #include <coupler/pipeline_parallel.h>
 #include <coupler/processes.h>
 #include <coupler/quantize.h>
+#include <coupler/sampler.h>
 #include <coupler/state_dict.h>
 #include <coupler/sync_batch_norm.h>
 #include <coupler/tracker.h>

@@ -14,9 +14,14 @@ class AcceleratorState;
 class GradientState;
 enum class ReduceOp;
 
-// data_loader.h
-template <class Dataset>
+// data_loader.h, sampler.h
+namespace detail {
+struct DefaultCollate;
+}
+template <class Dataset, class CollateFn = detail::DefaultCollate>
 class DataLoader;
+class Sampler;
+class BatchSampler;
 struct DataLoaderOptions;
 class TensorDataset;
 struct LoaderCursor;

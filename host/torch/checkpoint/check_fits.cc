@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "checkpoint/restore.h"
 #include "checkpoint/snapshot.h"
 #include "optim/torch_state.h"
@@ -125,6 +126,18 @@ void check_optimizer(Problems& problems, const json& saved, const TrainingState&
   }
 }
 
+void check_loader(Problems& problems, const json& saved, const detail::LoaderCore& loader,
+                  size_t index) {
+  try {
+    loader.check_state(cursor_of(saved));
+  } catch (const Error& error) {
+    problems.add(fmt::format("data loader {}: {}; {}", index, without_hint(error.what()),
+                             hint_in(error.what())));
+  } catch (const json::exception& problem) {
+    problems.add(fmt::format("data loader {} cannot be read: {}", index, problem.what()));
+  }
+}
+
 }  // namespace
 
 void check_fits(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
@@ -143,8 +156,12 @@ void check_fits(const TrainingState& job, const Manifest& manifest, const std::s
   }
   same_number(problems, "schedulers", list_of(manifest.state, "schedulers").size(),
               job.schedulers.size());
-  same_number(problems, "data loaders", list_of(manifest.state, "loaders").size(),
-              job.loaders.size());
+  const json loaders = list_of(manifest.state, "loaders");
+  if (same_number(problems, "data loaders", loaders.size(), job.loaders.size())) {
+    for (size_t l = 0; l < job.loaders.size(); ++l) {
+      check_loader(problems, loaders[l], *job.loaders[l], l);
+    }
+  }
   const json objects = member_of(manifest.state, "objects", json::value_t::number_unsigned);
   same_number(problems, "registered objects", objects.get<size_t>(), job.objects.size());
   problems.throw_if_any(folder);

@@ -134,15 +134,14 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
   });
 }
 
-void restore_object(detail::Stateful& object, size_t index, const Manifest& manifest,
-                    const std::string& folder) {
-  const std::string name = object_base(index) + kExtension;
+StateDict read_state(const std::string& name, const char* what, const Manifest& manifest,
+                     const std::string& folder) {
   PieceReader reader(folder, manifest, {name});
   StateDict state;
   const auto& metadata = reader.metadata().front();
   const auto values = metadata.find(kObjectKey);
   if (values != metadata.end()) {
-    with_json(folder, "registered object", [&] {
+    with_json(folder, what, [&] {
       const json saved = json::parse(values->second);
       for (const auto& [key, value] : saved.items()) {
         if (value.is_boolean()) {
@@ -159,7 +158,18 @@ void restore_object(detail::Stateful& object, size_t index, const Manifest& mani
   }
   reader.read_all(
       [&](const std::string& key, const at::Tensor& tensor) { state.set(key, tensor); });
-  object.load(state);
+  return state;
+}
+
+void restore_loader(const TrainingState& job, size_t index, const json& saved,
+                    const Manifest& manifest, const std::string& folder) {
+  LoaderCursor cursor = cursor_of(saved);
+  if (saved.value("has_sampler", false))
+    cursor.sampler = read_state(sampler_file(index), "sampler", manifest, folder);
+  if (saved.value("has_stream", false))
+    cursor.stream = read_state(stream_file(index, cursor.parts > 0, job.rank, manifest.world_size),
+                               "stream", manifest, folder);
+  job.loaders[index]->load_state(cursor);
 }
 
 // What a rank carries belongs to its own gradients: with other ranks or settings it is reset, on
@@ -216,14 +226,16 @@ Scheduler::State scheduler_state(const json& saved) {
           .cooldown = saved.at("cooldown").get<int64_t>()};
 }
 
+}  // namespace
+
 LoaderCursor cursor_of(const json& saved) {
   return {.epoch = saved.at("epoch").get<int64_t>(),
           .samples = saved.at("samples").get<int64_t>(),
           .seed = saved.at("seed").get<uint64_t>(),
-          .dataset_samples = saved.at("dataset_samples").get<int64_t>()};
+          .dataset_samples = saved.at("dataset_samples").get<int64_t>(),
+          .batches = saved.value("batches", int64_t{0}),
+          .parts = saved.value("parts", int64_t{0})};
 }
-
-}  // namespace
 
 void restore(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
   const at::NoGradGuard no_grad;
@@ -236,14 +248,15 @@ void restore(const TrainingState& job, const Manifest& manifest, const std::stri
     restore_optimizer(job, o, state.at("optimizers").at(o), manifest, folder);
   }
   for (size_t i = 0; i < job.objects.size(); ++i) {
-    restore_object(*job.objects[i], i, manifest, folder);
+    job.objects[i]->load(
+        read_state(object_base(i) + kExtension, "registered object", manifest, folder));
   }
   with_json(folder, "schedulers, loaders and loss scale", [&] {
     for (size_t s = 0; s < job.schedulers.size(); ++s) {
       job.schedulers[s]->load_state(scheduler_state(state.at("schedulers").at(s)));
     }
     for (size_t l = 0; l < job.loaders.size(); ++l) {
-      job.loaders[l]->load_state(cursor_of(state.at("loaders").at(l)));
+      restore_loader(job, l, state.at("loaders").at(l), manifest, folder);
     }
     if (job.scaler != nullptr && state.contains("scaler")) {
       const json& scaler = state["scaler"];

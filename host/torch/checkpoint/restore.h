@@ -2,7 +2,10 @@
 // wrote it. Called by the training thread of every rank, each for its own parts.
 #pragma once
 
+#include <coupler/data_loader.h>
+
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -44,6 +47,10 @@ class PieceReader {
  private:
   PieceFiles files_;
 };
+
+// The numbers of a loader's cursor, without what its sampler and stream saved. Throws
+// nlohmann::json::exception.
+LoaderCursor cursor_of(const nlohmann::json& saved);
 
 // Throws Error(kInvalidArgument) listing everything in which the checkpoint does not match the
 // program: models, tensors that are missing, unexpected or of another shape, optimizers,

@@ -229,9 +229,7 @@ StateFile optimizer_file(const TrainingState& job, optim::OptimizerState& optimi
   return file;
 }
 
-StateFile object_file(const detail::Stateful& object, std::string name) {
-  StateDict state;
-  object.save(state);
+StateFile state_file(const StateDict& state, std::string name) {
   StateFile file{.name = std::move(name)};
   json values = json::object();
   for (const auto& [key, value] : state.values()) {
@@ -242,6 +240,16 @@ StateFile object_file(const detail::Stateful& object, std::string name) {
     file.pieces.push_back(StatePiece::whole_of(key, tensor.detach().to(at::kCPU).contiguous()));
   }
   return file;
+}
+
+StateFile object_file(const detail::Stateful& object, std::string name) {
+  StateDict state;
+  object.save(state);
+  return state_file(state, std::move(name));
+}
+
+bool has_state(const StateDict& state) {
+  return !state.values().empty() || !state.tensors().empty();
 }
 
 StateFile random_file(const TrainingState& job) {
@@ -263,7 +271,7 @@ StateFile random_file(const TrainingState& job) {
   return file;
 }
 
-json describe_job(const TrainingState& job) {
+json describe_job(const TrainingState& job, const std::vector<LoaderCursor>& cursors) {
   json state = {{"models", json::array()},
                 {"optimizers", json::array()},
                 {"schedulers", json::array()},
@@ -282,12 +290,15 @@ json describe_job(const TrainingState& job) {
                                    {"bad_epochs", it.bad_epochs},
                                    {"cooldown", it.cooldown}});
   }
-  for (const auto& loader : job.loaders) {
-    const LoaderCursor it = loader->state();
+  for (const LoaderCursor& it : cursors) {
     state["loaders"].push_back({{"epoch", it.epoch},
                                 {"samples", it.samples},
                                 {"seed", it.seed},
-                                {"dataset_samples", it.dataset_samples}});
+                                {"dataset_samples", it.dataset_samples},
+                                {"batches", it.batches},
+                                {"parts", it.parts},
+                                {"has_sampler", has_state(it.sampler)},
+                                {"has_stream", has_state(it.stream)}});
   }
   if (job.scaler != nullptr) {
     const optim::GradScaler::State it = job.scaler->state();
@@ -316,9 +327,16 @@ std::string file_name(const std::string& base, int rank, int world_size) {
              : fmt::format("{}-{:05}-of-{:05}{}", base, rank + 1, world_size, kExtension);
 }
 
+std::string stream_file(size_t loader, bool in_parts, int rank, int world_size) {
+  const std::string base = numbered("stream", loader);
+  return in_parts ? file_name(base, rank, world_size) : base + kExtension;
+}
+
 Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old) {
   const at::NoGradGuard no_grad;
-  Snapshot result{.files = {}, .state = describe_job(job), .steps = job.steps()};
+  std::vector<LoaderCursor> cursors;
+  for (const auto& loader : job.loaders) cursors.push_back(loader->state());
+  Snapshot result{.files = {}, .state = describe_job(job, cursors), .steps = job.steps()};
   for (size_t m = 0; m < job.models.size(); ++m) {
     StateFile file{.name = file_name(numbered("model", m), job.rank, job.world_size)};
     file.pieces = model_pieces(*job.models[m], job.rank);
@@ -333,6 +351,15 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old)
   result.files.push_back(random_file(job));
   for (size_t i = 0; job.rank == 0 && i < job.objects.size(); ++i) {
     result.files.push_back(object_file(*job.objects[i], object_base(i) + kExtension));
+  }
+  for (size_t l = 0; l < cursors.size(); ++l) {
+    const LoaderCursor& it = cursors[l];
+    const bool in_parts = it.parts > 0;
+    if (job.rank == 0 && has_state(it.sampler))
+      result.files.push_back(state_file(it.sampler, sampler_file(l)));
+    if ((job.rank == 0 || in_parts) && has_state(it.stream))
+      result.files.push_back(
+          state_file(it.stream, stream_file(l, in_parts, job.rank, job.world_size)));
   }
   for (size_t f = 0; f < result.files.size(); ++f) {
     for (size_t p = 0; p < result.files[f].pieces.size(); ++p) {

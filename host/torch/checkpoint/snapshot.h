@@ -2,8 +2,10 @@
 // its files and its manifest. Used by the training thread.
 //
 // Files: model, model_1, … (parameters and buffers under the names of the modules); optimizer, …
-// ("exp_avg/fc.weight"); custom_checkpoint_0, … (registered objects, written by rank 0). With
-// several ranks, each writes its part of models and optimizers as NAME-00001-of-00004.safetensors.
+// ("exp_avg/fc.weight"); custom_checkpoint_0, … (registered objects, written by rank 0); sampler,
+// … and stream, … (what a loader's sampler and stream saved, if anything). With several ranks, each
+// writes its part of models, optimizers and streams that are read in parts as
+// NAME-00001-of-00004.safetensors; rank 0 writes what is the same on every rank.
 // random_states_0, … are per rank and also hold what the rank's models carry from step to step.
 // The rest is in the manifest's state.
 #pragma once
@@ -72,6 +74,9 @@ inline std::string random_base(int rank) { return "random_states_" + std::to_str
 inline std::string object_base(size_t index) {
   return "custom_checkpoint_" + std::to_string(index);
 }
+// loader: its number in the job.
+inline std::string sampler_file(size_t loader) { return numbered("sampler", loader) + kExtension; }
+std::string stream_file(size_t loader, bool in_parts, int rank, int world_size);
 inline std::string own_buffer_prefix(size_t model) { return numbered("model", model) + "/"; }
 inline std::string carried_prefix(size_t model) { return numbered("carried", model) + "/"; }
 // The name of a parameter, unique even if several models have one of that name.

@@ -1,13 +1,17 @@
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/stack.h>
 #include <coupler/data_loader.h>
 #include <coupler/detail/batch_slots.h>
 #include <coupler/detail/dataset_source.h>
+#include <coupler/detail/stream_source.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -85,6 +89,64 @@ void refuse_block(size_t asked, size_t given) {
                 "dataset", "return at most as many as requested, and none at the end");
 }
 
+void refuse_skip(size_t asked, size_t given) {
+  fail_argument(
+      fmt::format("the stream's skip({}) returned {}", asked, given), "dataset",
+      "return how many samples were skipped: at most as many as requested, and fewer only "
+      "at the end");
+}
+
+namespace {
+
+[[noreturn]] void refuse_restoring(const EpochStart& start, const std::string& problem,
+                                   const char* hint) {
+  fail_argument(
+      fmt::format("the stream's state after {} samples{} cannot be restored: {}", start.state_at,
+                  start.parts > 1 ? fmt::format(" of part {} of {}", start.part, start.parts) : "",
+                  problem),
+      "dataset", hint);
+}
+
+bool same_tensor(const at::Tensor& one, const at::Tensor& other) {
+  if (!one.defined() || !other.defined()) return one.defined() == other.defined();
+  return one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes() &&
+         at::equal(one.cpu(), other.cpu());
+}
+
+}  // namespace
+
+void refuse_state(const EpochStart& start, const std::string& problem) {
+  refuse_restoring(start, problem,
+                   "resume with the stream it was saved with, or begin at an epoch's start");
+}
+
+void refuse_unrestored(const EpochStart& start, const std::string& name) {
+  refuse_restoring(start, fmt::format("'{}' has another value in save() right after load()", name),
+                   "let load() restore all that save() saves");
+}
+
+std::optional<std::string> first_difference(const StateDict& one, const StateDict& other) {
+  const auto among = [](const auto& left, const auto& right,
+                        const auto& same) -> std::optional<std::string> {
+    for (const auto& [name, value] : left) {
+      const auto found = right.find(name);
+      if (found == right.end() || !same(value, found->second)) return name;
+    }
+    for (const auto& entry : right) {
+      if (left.count(entry.first) == 0) return entry.first;
+    }
+    return std::nullopt;
+  };
+  const auto equal = [](const auto& a, const auto& b) { return a == b; };
+  if (auto name = among(one.values(), other.values(), equal)) return name;
+  return among(one.tensors(), other.tensors(), same_tensor);
+}
+
+void refuse_empty_batch(const std::string& type) {
+  fail_argument(fmt::format("collate returned a {} without a tensor", type), "collate",
+                "return the batch of the samples that it got");
+}
+
 void refuse_batch_type(const std::string& type, const char* done) {
   throw Error(
       ErrorCode::kUnsupported, fmt::format("a batch of type {} cannot be {}", type, done),
@@ -92,10 +154,11 @@ void refuse_batch_type(const std::string& type, const char* done) {
 }
 
 void refuse_to_copy(const std::string& type, size_t workers) {
-  fail_argument(fmt::format("the dataset {} cannot be copied for its {} workers", type, workers),
-                "workers",
-                "make it copyable, share it through torch's SharedBatchDataset, or set "
-                "workers to 0");
+  fail_argument(
+      fmt::format("the data loader's {} cannot be copied for its {} workers", type, workers),
+      "workers",
+      "make it copyable, share it through torch's SharedBatchDataset, or set "
+      "workers to 0");
 }
 
 }  // namespace coupler::detail

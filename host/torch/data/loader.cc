@@ -2,9 +2,13 @@
 
 #include <coupler/detail/batch_slots.h>
 #include <coupler/detail/loader.h>
+#include <coupler/detail/stream_source.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -35,6 +39,18 @@ DataLoaderOptions checked_options(const DataLoaderOptions& options, const BatchS
     fail_argument(fmt::format("the data loader's workers is {}, but its dataset is a stream",
                               options.workers),
                   "workers", "a stream is read in order, so set workers to 0 or 1");
+  if (is_stream && (options.sampler || options.batch_sampler))
+    fail_argument("the data loader has a sampler, but its dataset is a stream", "sampler",
+                  "choose the samples in the stream itself");
+  if (options.sampler && options.shuffle)
+    fail_argument("the data loader has both shuffle and a sampler", "sampler",
+                  "leave shuffle out: the sampler sets the order");
+  if (options.batch_sampler && (options.batch_size != 1 || options.shuffle || options.sampler))
+    fail_argument(fmt::format("the data loader has both a batch sampler and {}",
+                              options.sampler   ? "a sampler"
+                              : options.shuffle ? "shuffle"
+                                                : "a batch_size"),
+                  "batch_sampler", "leave the other out: the batch sampler chooses the batches");
   if (is_stream && options.shuffle)
     fail_argument("the data loader's shuffle is set, but its dataset is a stream", "shuffle",
                   "shuffle in the stream itself");
@@ -53,17 +69,109 @@ std::optional<size_t> checked_samples(const BatchSource& source) {
   return samples;
 }
 
+void load_sampler(SamplerBase& sampler, const StateDict& state, const char* name) {
+  sampler.load(state);
+  if (const auto differs = first_difference(state, saved_by(sampler)))
+    fail_argument(fmt::format("the {} was not restored: '{}' has another value in save() right "
+                              "after load()",
+                              name, *differs),
+                  name, "let load() restore all that save() saves");
+}
+
+// Throws unless a stream that was divided into so many parts still is.
+void require_parts(int64_t saved, int64_t now) {
+  if (saved == now) return;
+  const auto describe = [](int64_t parts) {
+    return parts == 0 ? std::string("as a whole") : fmt::format("in {} parts", parts);
+  };
+  fail_argument(
+      fmt::format("the loader cursor is within an epoch of a stream that was read {}, but "
+                  "this job reads it {}",
+                  describe(saved), describe(now)),
+      "cursor",
+      saved == 0 || now == 0
+          ? "resume with the stream and dispatch_batches it was saved with"
+          : fmt::format("each process reads a part: resume with {} processes, or from a "
+                        "checkpoint at the end of an epoch",
+                        saved));
+}
+
 }  // namespace
+
+StateDict saved_by(const SamplerBase& sampler) {
+  StateDict state;
+  sampler.save(state);
+  return state;
+}
+
+bool is_empty(const StateDict& state) { return state.values().empty() && state.tensors().empty(); }
+
+void LoaderCore::State::require_same_parts() const {
+  if (stream_state.resumed) require_parts(stream_state.parts, divided() ? world_size : 0);
+}
 
 LoaderCore::State::State(BatchSource& batch_source, const DataLoaderOptions& given)
     : source(batch_source),
       options(checked_options(given, batch_source)),
-      samples(checked_samples(batch_source)),
-      sampler(sampler_from(0, rank, world_size)) {}
+      dataset_samples(checked_samples(batch_source)),
+      sampler({.samples = 0}) {
+  adopt(measured(), 0);
+}
+
+SamplerBase* LoaderCore::State::chooser() const {
+  if (options.batch_sampler) return options.batch_sampler.get();
+  return options.sampler.get();
+}
+
+bool LoaderCore::State::divided() const {
+  return !dataset_samples && !options.dispatch_batches && source.abilities().shards;
+}
+
+LoaderCore::State::EpochSize LoaderCore::State::measured() const {
+  if (chooser() == nullptr) return {.samples = dataset_samples, .batch_size = options.batch_size};
+  const size_t size = chooser()->size();
+  if (size == 0)
+    fail_argument(fmt::format("the data loader's {} is empty: size() is 0", chooser_name()),
+                  chooser_name(), "check what it was made with");
+  if (!options.batch_sampler) return {.samples = size, .batch_size = options.batch_size};
+  const size_t each = options.batch_sampler->batch_size();
+  if (each == 0) {
+    if (options.split_batches || options.dispatch_batches)
+      fail_argument(fmt::format("{} needs batches of one size, but the batch sampler's differ",
+                                options.split_batches ? "split_batches" : "dispatch_batches"),
+                    "batch_sampler",
+                    "let batch_size() return the size of all batches, or leave the option out");
+    return {.samples = size, .of_batches = true};
+  }
+  constexpr auto kMost = static_cast<size_t>(std::numeric_limits<int64_t>::max());
+  if (size > kMost / each)
+    fail_argument(
+        fmt::format("the batch sampler's size {} times its batch_size {} exceeds 2^63 - 1", size,
+                    each),
+        "batch_sampler", "check what it was made with");
+  return {.samples = size * each, .batch_size = static_cast<int64_t>(each)};
+}
+
+void LoaderCore::State::adopt(const EpochSize& size, size_t from) {
+  const EpochSize old{samples, batch_size, of_batches};
+  const auto set = [&](const EpochSize& now) {
+    samples = now.samples;
+    batch_size = now.batch_size;
+    of_batches = now.of_batches;
+  };
+  set(size);
+  try {
+    sampler_from(0, rank, world_size);  // later loops, too, have batches
+    plan_next(from);
+  } catch (...) {
+    set(old);
+    throw;
+  }
+}
 
 data::BatchSampler LoaderCore::State::sampler_from(size_t from, int of_rank, int ranks) const {
   const data::BatchSampler result({.samples = samples.value_or(0),
-                                   .batch_size = options.batch_size,
+                                   .batch_size = batch_size,
                                    .rank = of_rank,
                                    .world_size = ranks,
                                    .split_batches = options.split_batches,
@@ -72,14 +180,14 @@ data::BatchSampler LoaderCore::State::sampler_from(size_t from, int of_rank, int
                                    .start = samples ? from : 0});
   if (!samples) return result;
   if (*samples < static_cast<size_t>(ranks))
-    fail_argument(
-        fmt::format("the data loader's dataset has {} samples, fewer than the {} processes",
-                    *samples, ranks),
-        "dataset", "every process needs a sample of its own: start fewer processes");
+    fail_argument(fmt::format("the data loader's {} has {} {}, fewer than the {} processes",
+                              chooser() == nullptr ? "dataset" : chooser_name(), *samples,
+                              of_batches ? "batches" : "samples", ranks),
+                  "dataset", "every process needs one of its own: start fewer processes");
   if (options.drop_last && from == 0 && result.size() == 0)
     fail_argument(fmt::format("a dataset of {} samples yields no batch: with drop_last every step "
                               "needs {} (batch_size {}, {} processes{})",
-                              *samples, result.step_samples(), options.batch_size, ranks,
+                              *samples, result.step_samples(), batch_size, ranks,
                               options.split_batches ? ", split_batches" : ""),
                   "drop_last", "lower batch_size or leave drop_last out");
   return result;
@@ -109,6 +217,8 @@ void LoaderCore::bind(int rank, int world_size, at::Device device,
   s.rank = rank;
   s.world_size = world_size;
   s.device = device;
+  s.bound = true;
+  s.parts_compared = false;
   s.peers = std::move(peers);
   ++s.pass;
 }
@@ -118,6 +228,26 @@ int64_t LoaderCore::size() const {
   if (!(s.looping ? s.joined : s.joining && s.peers != nullptr))
     return static_cast<int64_t>(s.sampler.size());
   return static_cast<int64_t>(s.steps_left());  // the count of rank 0, which has the most batches
+}
+
+std::shared_ptr<Sampler> LoaderCore::sampler() const { return state_->options.sampler; }
+
+void LoaderCore::set_sampler(std::shared_ptr<Sampler> sampler) {
+  State& s = *state_;
+  require_no_loop(s.looping, "set_sampler");
+  if (s.options.batch_sampler)
+    fail_usage("set_sampler on a data loader with a batch sampler, which chooses the samples",
+               "data loader", "give the batch sampler the other sampler");
+  if (!s.dataset_samples)
+    fail_usage("set_sampler on a data loader whose dataset is a stream", "data loader",
+               "choose the samples in the stream itself");
+  std::swap(s.options.sampler, sampler);
+  try {
+    s.adopt(s.measured(), 0);
+  } catch (...) {
+    std::swap(s.options.sampler, sampler);
+    throw;
+  }
 }
 
 int64_t LoaderCore::epoch() const { return state_->epoch; }
@@ -142,26 +272,35 @@ void LoaderCore::set_epoch(int64_t epoch) {
 
 LoaderCursor LoaderCore::state() const {
   const State& s = *state_;
-  LoaderCursor cursor{.epoch = s.next_epoch,
-                      .samples = static_cast<int64_t>(s.start),
-                      .seed = s.options.seed,
-                      .dataset_samples = s.samples ? static_cast<int64_t>(*s.samples) : -1};
-  if (!s.looping) return cursor;
-  cursor.samples = 0;
-  if (!s.more) return cursor;  // at the epoch's end
-  cursor.epoch = s.epoch;
-  cursor.samples = static_cast<int64_t>(s.start + s.position * s.sampler.step_samples());
+  const bool within = s.looping && s.more;
+  LoaderCursor cursor{
+      .epoch = within ? s.epoch : s.next_epoch,
+      .seed = s.options.seed,
+      .dataset_samples = s.dataset_samples ? static_cast<int64_t>(*s.dataset_samples) : -1};
+  const size_t place = within      ? s.start + s.position * s.sampler.step_samples()
+                       : s.looping ? 0  // at the epoch's end
+                                   : s.start;
+  (s.of_batches ? cursor.batches : cursor.samples) = static_cast<int64_t>(place);
+  if (const SamplerBase* chooser = s.chooser())
+    cursor.sampler = within ? s.sampler_state : saved_by(*chooser);
+  if (s.samples || place == 0) return cursor;
+  cursor.parts = s.divided() ? s.world_size : 0;
+  if (within) {
+    cursor.stream = s.source.state_before(s.slot_of(s.looked_at));
+  } else {
+    if (s.stream_state.resumed) cursor.parts = s.stream_state.parts;
+    if (s.stream_state.at == place) cursor.stream = s.stream_state.saved;
+  }
   return cursor;
 }
 
-void LoaderCore::load_state(const LoaderCursor& cursor) {
-  State& s = *state_;
-  require_no_loop(s.looping, "load_state");
-  if (cursor.epoch < 0 || cursor.samples < 0)
-    fail_argument(
-        fmt::format("invalid loader cursor: sample {} of epoch {}", cursor.samples, cursor.epoch),
-        "cursor", "both count from 0");
-  const int64_t samples = s.samples ? static_cast<int64_t>(*s.samples) : -1;
+void LoaderCore::check_state(const LoaderCursor& cursor) const {
+  const State& s = *state_;
+  if (cursor.epoch < 0 || cursor.samples < 0 || cursor.batches < 0 || cursor.parts < 0)
+    fail_argument(fmt::format("invalid loader cursor: {} parts, batch {}, sample {} of epoch {}",
+                              cursor.parts, cursor.batches, cursor.samples, cursor.epoch),
+                  "cursor", "all count from 0");
+  const int64_t samples = s.dataset_samples ? static_cast<int64_t>(*s.dataset_samples) : -1;
   if (cursor.dataset_samples != samples) {
     const auto describe = [](int64_t count) {
       return count < 0 ? std::string("a stream") : fmt::format("a dataset of {} samples", count);
@@ -170,7 +309,32 @@ void LoaderCore::load_state(const LoaderCursor& cursor) {
                               describe(cursor.dataset_samples), describe(samples)),
                   "cursor", "resume with the dataset it was saved with");
   }
-  s.plan_next(static_cast<size_t>(cursor.samples));
+  if (s.of_batches ? cursor.samples > 0 : cursor.batches > 0)
+    fail_argument(
+        fmt::format(
+            "the loader cursor was saved {} a batch sampler of batches that differ in size, "
+            "but this loader has {}",
+            s.of_batches ? "without" : "with", s.of_batches ? "one" : "none"),
+        "cursor", "resume with the kind of sampler it was saved with");
+  if (s.chooser() == nullptr && !is_empty(cursor.sampler))
+    fail_argument("the loader cursor has the state of a sampler, but this loader has none",
+                  "cursor", "resume with the sampler it was saved with");
+  if (s.bound && cursor.samples > 0) require_parts(cursor.parts, s.divided() ? s.world_size : 0);
+}
+
+void LoaderCore::load_state(const LoaderCursor& cursor) {
+  State& s = *state_;
+  require_no_loop(s.looping, "load_state");
+  check_state(cursor);
+  const auto place = static_cast<size_t>(s.of_batches ? cursor.batches : cursor.samples);
+  if (SamplerBase* chooser = s.chooser()) {
+    if (!is_empty(cursor.sampler)) load_sampler(*chooser, cursor.sampler, s.chooser_name());
+    chooser->set_epoch(cursor.epoch);
+    s.adopt(s.measured(), place);
+  } else {
+    s.plan_next(place);
+  }
+  s.stream_state = {cursor.stream, place, cursor.parts, !s.samples && place > 0};
   s.next_epoch = cursor.epoch;
   s.options.seed = cursor.seed;
 }

@@ -29,6 +29,8 @@ void run(const Row& row, coupler::Accelerator& accelerator, const std::string& f
   Names names{accelerator,
               dataset,
               Stream(),
+              std::make_shared<Backwards>(),
+              std::make_shared<ThreesAndTwos>(),
               model,
               optimizer,
               in_fours(dataset),

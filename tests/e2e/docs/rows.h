@@ -10,6 +10,7 @@
 #include <torch/optim/sgd.h>
 
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,12 +41,32 @@ class Stream {
   int given_ = 0;
 };
 
+// The examples backwards, and in batches of three and two.
+struct Backwards : coupler::Sampler {
+  size_t size() const override { return 10; }
+  std::vector<size_t> indices() override { return {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}; }
+};
+struct ThreesAndTwos : coupler::BatchSampler {
+  size_t size() const override { return 4; }
+  std::vector<std::vector<size_t>> batches() override {
+    return {{0, 1, 2}, {3, 4}, {5, 6, 7}, {8, 9}};
+  }
+};
+
+inline torch::Tensor stack(const std::vector<torch::data::Example<>>& samples) {
+  std::vector<torch::Tensor> data;
+  for (const auto& sample : samples) data.push_back(sample.data);
+  return torch::stack(data);
+}
+
 using Loader = coupler::DataLoader<coupler::TensorDataset>;
 
 struct Names {
   coupler::Accelerator& accelerator;
   coupler::TensorDataset dataset;
   Stream stream;
+  std::shared_ptr<coupler::Sampler> sampler;
+  std::shared_ptr<coupler::BatchSampler> batch_sampler;
   Net model;
   torch::optim::SGD& optimizer;
   Loader loader;

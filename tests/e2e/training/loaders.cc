@@ -2,9 +2,11 @@
 // for all. The end of the job shows that nothing hangs.
 #include <coupler/coupler.h>
 
+#include <memory>
 #include <optional>
 
 #include "check.h"
+#include "shared_folder.h"
 
 namespace {
 
@@ -157,6 +159,140 @@ void dispatched(Accelerator& accelerator) {
   }
 }
 
+// Draws on from epoch to epoch: only its saved state can resume it.
+struct Drawn : coupler::Sampler {
+  size_t size() const override { return 23; }
+  std::vector<size_t> indices() override {
+    std::vector<size_t> order(size());
+    for (size_t i = 0; i < order.size(); ++i)
+      order[i] = static_cast<size_t>(drawn + 7 * static_cast<int64_t>(i)) % 23;
+    ++drawn;
+    return order;
+  }
+  void save(coupler::StateDict& state) const override {
+    state.set("drawn", drawn);
+    state.set("tensor", torch::tensor({drawn, drawn + 1}));
+  }
+  void load(const coupler::StateDict& state) override { drawn = state.integer("drawn"); }
+  int64_t drawn = 0;
+};
+
+// Batches of one to three samples, other ones in every epoch.
+struct Buckets : coupler::BatchSampler {
+  size_t size() const override { return 13; }
+  std::vector<std::vector<size_t>> batches() override {
+    std::vector<std::vector<size_t>> all(size());
+    for (size_t b = 0; b < all.size(); ++b)
+      for (size_t i = 0; i <= b % 3; ++i)
+        all[b].push_back((3 * b + i + static_cast<size_t>(now)) % 40);
+    return all;
+  }
+  void set_epoch(int64_t epoch) override { now = epoch; }
+  int64_t now = 0;
+};
+
+// Every rank reads a part, whose position the checkpoint has.
+struct InParts {
+  void shard(size_t of_part, size_t of_parts) {
+    part = static_cast<int64_t>(of_part);
+    parts = static_cast<int64_t>(of_parts);
+  }
+  void reset() { place = 0; }
+  std::optional<Example> next() {
+    if (part + place * parts >= 31) return std::nullopt;
+    EXPECT(place >= only_from, "samples before the checkpoint are read again");
+    const auto number = torch::tensor(part + place++ * parts);
+    return Example(number, number);
+  }
+  void save(coupler::StateDict& state) const { state.set("place", place); }
+  void load(const coupler::StateDict& state) {
+    place = state.integer("place");
+    only_from = place;
+  }
+  int64_t part = 0, parts = 1, place = 0, only_from = 0;
+};
+
+// What a loop yields, on this rank, and saves after its second batch.
+std::vector<torch::Tensor> loop_and_save(Accelerator& accelerator, auto& batches,
+                                         const std::string& folder, std::string& saved) {
+  std::vector<torch::Tensor> seen;
+  for (auto& batch : batches) {
+    seen.push_back(batch.data.cpu());
+    if (seen.size() == 2 && saved.empty()) saved = accelerator.save_state(folder);
+  }
+  return seen;
+}
+
+// Own samplers, padding, and parts of a stream: a checkpoint in the second epoch resumes exactly.
+void own_samplers_resume(Accelerator& accelerator) {
+  const auto resumes = [&](const std::string& what, const auto& make) {
+    const SharedFolder folder(accelerator);
+    std::string saved = "not yet";
+    std::vector<torch::Tensor> expected;
+    {
+      auto batches = accelerator.prepare(make());
+      loop_and_save(accelerator, batches, folder.path(), saved);
+      saved.clear();
+      expected = loop_and_save(accelerator, batches, folder.path(), saved);
+      accelerator.free_memory();
+    }
+    auto batches = accelerator.prepare(make());
+    accelerator.load_state(saved);
+    EXPECT(batches.next_epoch() == 1, what + ": it is not the interrupted epoch");
+    const auto rest = loop_and_save(accelerator, batches, folder.path(), saved);
+    EXPECT(rest.size() + 2 == expected.size(), what + ": other numbers of batches");
+    for (size_t b = 0; b < rest.size(); ++b)
+      EXPECT(torch::equal(rest[b], expected[b + 2]), what + ": another batch");
+    accelerator.free_memory();
+  };
+  const auto numbers = torch::arange(40);
+  const coupler::TensorDataset dataset(numbers, numbers);
+  resumes("a sampler", [&] {
+    return coupler::data_loader(dataset, {.batch_size = 1, .sampler = std::make_shared<Drawn>()});
+  });
+  resumes("a batch sampler", [&] {
+    return coupler::data_loader(dataset, {.batch_sampler = std::make_shared<Buckets>()},
+                                [](const std::vector<Example>& samples) {
+                                  auto data = torch::zeros({3}, torch::kLong);
+                                  for (size_t i = 0; i < samples.size(); ++i)
+                                    data[static_cast<int64_t>(i)] = samples[i].data;
+                                  return Example(data, torch::ones({1}));
+                                });
+  });
+  resumes("parts of a stream",
+          [] { return coupler::data_loader(InParts(), {.batch_size = 2, .workers = 1}); });
+}
+
+// Parts of different lengths stay in step, and every sample counts once.
+void parts_of_a_stream(Accelerator& accelerator) {
+  auto loader = coupler::data_loader(InParts(), {.batch_size = 4});
+  auto batches = accelerator.prepare(loader);
+  int64_t sum = 0;
+  for (auto& batch : batches) {
+    EXPECT(batch.data.size(0) == 4, "a batch is not full");
+    sum += accelerator.gather_for_metrics(batch.data).sum().item<int64_t>();
+  }
+  EXPECT(sum == 31 * 30 / 2, "not every sample once");
+}
+
+// Every rank learns which ranks' samplers differ.
+void samplers_that_differ(Accelerator& accelerator) {
+  const int world_size = accelerator.world_size();
+  const auto sampler = std::make_shared<Drawn>();
+  if (accelerator.rank() == world_size - 1) sampler->drawn = 5;
+  auto loader = coupler::data_loader(token_rows(23), {.sampler = sampler});
+  auto batches = accelerator.prepare(loader);
+  const auto loop = [&] {
+    for ([[maybe_unused]] auto& batch : batches) {
+    }
+  };
+  if (world_size == 1) return loop();
+  contains(error_of(loop), "the samplers of ranks 0 and " + std::to_string(world_size - 1) +
+                               " differ in epoch 0: rank 0's has sample 0 at position 0");
+  sampler->drawn = 0;
+  loop();
+}
+
 // Every error reaches all ranks, which stay in sync afterwards.
 void loader_errors(Accelerator& accelerator) {
   const int world_size = accelerator.world_size(), rank = accelerator.rank();
@@ -174,7 +310,8 @@ void loader_errors(Accelerator& accelerator) {
   accelerator.wait_for_everyone();
   contains(loop({.count = 100, .rank = rank, .only_rank = 0, .fails_at = world_size},
                 {.dispatch_batches = true}),
-           "batch 1 of epoch 0: the disk is gone");
+           "batch 1 of epoch 0 (samples " + std::to_string(world_size) + " to " +
+               std::to_string(2 * world_size - 1) + " of the stream): the disk is gone");
   accelerator.wait_for_everyone();
   auto unprepared = coupler::data_loader(token_rows(4));
   contains(error_of([&] { auto scope = accelerator.join_uneven_inputs(unprepared); }),
@@ -195,6 +332,9 @@ std::vector<Check> loader_checks() {
       {"uneven_streams", uneven_streams},
       {"stream_shares_the_epoch", stream_shares_the_epoch},
       {"dispatched", dispatched},
+      {"own_samplers_resume", own_samplers_resume},
+      {"parts_of_a_stream", parts_of_a_stream},
+      {"samplers_that_differ", samplers_that_differ},
       {"loader_errors", loader_errors},
   };
 }

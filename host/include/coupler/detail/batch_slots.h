@@ -8,6 +8,7 @@
 #include <coupler/nested.h>
 #include <torch/data/example.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -66,16 +67,36 @@ struct Collate<std::vector<torch::data::TensorExample>> {
 template <class Returned>
 using BatchOf = typename Collate<std::decay_t<Returned>>::Batch;
 
-template <class Returned>
-BatchOf<Returned> collate(Returned&& returned) {
-  return Collate<std::decay_t<Returned>>::make(std::forward<Returned>(returned));
+// What a loader without a collate function uses.
+struct DefaultCollate {
+  template <class Returned>
+  BatchOf<Returned> operator()(Returned&& returned) const {
+    return Collate<std::decay_t<Returned>>::make(std::forward<Returned>(returned));
+  }
+};
+
+// Throws Error(kInvalidArgument): a collate function returned a structure without a tensor.
+[[noreturn]] void refuse_empty_batch(const std::string& type);
+
+// Makes a batch of samples.
+template <class CollateFn, class Samples>
+auto batch_of(CollateFn& collate, Samples&& samples) {
+  using Returned = std::invoke_result_t<CollateFn&, Samples>;
+  static_assert(!std::is_void_v<Returned>, "a collate function returns the batch");
+  using Batch = std::decay_t<Returned>;
+  Batch batch = std::invoke(collate, std::forward<Samples>(samples));
+  if constexpr (is_nested_v<Batch> && !std::is_same_v<CollateFn, DefaultCollate>) {
+    bool any = false;
+    for_each_leaf(batch, [&](const at::Tensor& tensor) { any = any || tensor.defined(); });
+    if (!any) refuse_empty_batch(c10::demangle(typeid(Batch).name()));
+  }
+  return batch;
 }
 
-// Whether a batch consists of tensors only, so that it can be moved, copied and sent.
+// Whether a batch consists of tensors only, so that it can be moved and copied; it can be sent to
+// other ranks unless the number of its tensors may differ, as in a vector or map.
 template <class Batch>
-inline constexpr bool is_tensors_v =
-    std::is_same_v<Batch, at::Tensor> || std::is_same_v<Batch, torch::data::Example<>> ||
-    std::is_same_v<Batch, torch::data::TensorExample>;
+inline constexpr bool is_tensors_v = is_nested_v<Batch>;
 
 // Returns the batch with each defined tensor replaced by change(tensor).
 template <class Batch, class Change>
@@ -104,7 +125,13 @@ class BatchSlots : public BatchSource {
  public:
   using Batch = BatchType;
 
-  bool sends_tensors() const override { return is_tensors_v<Batch>; }
+  bool sends_tensors() const override {
+    if constexpr (is_tensors_v<Batch> && std::is_default_constructible_v<Batch>) {
+      return !view_of(Batch()).leaves.empty();
+    } else {
+      return false;
+    }
+  }
   std::string batch_type() const override { return c10::demangle(typeid(Batch).name()); }
 
   // The loop's batch; valid between take() or stand_in() and clear().
@@ -133,8 +160,11 @@ class BatchSlots : public BatchSource {
   }
 
   void put(size_t slot, std::vector<at::Tensor> tensors) override {
-    if constexpr (is_tensors_v<Batch>) {
-      slots_[slot] = with_leaves(Batch(), std::move(tensors));
+    if constexpr (is_tensors_v<Batch> && std::is_default_constructible_v<Batch>) {
+      Batch batch{};
+      if (view_of(batch).leaves.size() != tensors.size())
+        refuse_batch_type(batch_type(), "sent: its number of tensors may differ");
+      slots_[slot] = with_leaves(std::move(batch), std::move(tensors));
     } else {
       refuse_batch_type(batch_type(), "sent");
     }

@@ -23,8 +23,18 @@ struct EpochStart {
   size_t workers = 0;
   bool reads = true;  // false: put() is called instead of fetch()
   // For a stream:
-  size_t skip = 0;          // samples to skip
-  size_t step_samples = 1;  // samples per step; the first step fills an incomplete one
+  size_t part = 0, parts = 1;        // which part to read, if it can be divided
+  size_t skip = 0;                   // samples to skip, of that part
+  size_t step_samples = 1;           // samples per step; the first step fills an incomplete one
+  const StateDict* state = nullptr;  // what it saved after `state_at` samples; null: nothing
+  size_t state_at = 0;               // at most `skip`
+};
+
+// What a stream offers besides reading.
+struct StreamAbilities {
+  bool shards = false;  // reads only one of several parts
+  bool skips = false;   // skips samples without reading them
+  bool saves = false;   // saves its position
 };
 
 // What to read for a step.
@@ -59,6 +69,7 @@ class BatchSource {
   // The dataset's size; nullopt if unknown.
   virtual std::optional<size_t> samples() const = 0;
   virtual bool is_stream() const = 0;
+  virtual StreamAbilities abilities() const { return {}; }
   // Whether batches consist of tensors and can be sent to other ranks; the name of their type.
   virtual bool sends_tensors() const = 0;
   virtual std::string batch_type() const = 0;
@@ -80,6 +91,9 @@ class BatchSource {
   virtual void keep() = 0;
   virtual void keep_slot(size_t slot, at::Device device) = 0;
   virtual void stand_in() = 0;
+
+  // What a stream saved before it read the slot's step; empty if it saves nothing.
+  virtual StateDict state_before(size_t slot) const = 0;
 
   // Gets and sets the tensors of a slot's batch, undefined ones included. sends_tensors() only.
   virtual std::vector<at::Tensor> tensors(size_t slot) const = 0;
@@ -133,6 +147,10 @@ class LoaderCore {
   // Number of batches of the current or next loop on this rank. Map-style only.
   int64_t size() const;
 
+  // See DataLoader.
+  std::shared_ptr<Sampler> sampler() const;
+  void set_sampler(std::shared_ptr<Sampler> sampler);
+
   // The current or last epoch; 0 before the first.
   int64_t epoch() const;
   void set_epoch(int64_t epoch);  // of the next start_epoch; Error(kInvalidArgument) below 0
@@ -140,6 +158,8 @@ class LoaderCore {
   // See DataLoader.
   LoaderCursor state() const;
   void load_state(const LoaderCursor& cursor);
+  // Throws what load_state would throw for the cursor's numbers; changes nothing.
+  void check_state(const LoaderCursor& cursor) const;
   void skip_first_batches(int64_t count);
 
   // Sets a function that the iterating thread calls at the end of every pass through a loop's body.

@@ -26,8 +26,8 @@ template <class M>
 struct is_shared_module<std::shared_ptr<M>> : std::is_base_of<torch::nn::Module, M> {};
 template <class T>
 struct is_data_loader : std::false_type {};
-template <class D>
-struct is_data_loader<DataLoader<D>> : std::true_type {};
+template <class Dataset, class CollateFn>
+struct is_data_loader<DataLoader<Dataset, CollateFn>> : std::true_type {};
 
 template <class T>
 inline constexpr bool is_module_holder_v =

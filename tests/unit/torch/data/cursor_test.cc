@@ -8,41 +8,19 @@ namespace {
 
 using testing::batches_of;
 using testing::expect_says;
+using testing::kAll;
 using testing::NumberMap;
 using testing::Numbers;
 using testing::NumberStream;
 using testing::refusal;
-
-// What all ranks' loops yield, and which samples count, step by step in rank order, for up to
-// `steps` steps; and the cursor after them.
-struct Yielded {
-  Numbers own;
-  std::vector<Numbers> steps;
-  LoaderCursor cursor;
-};
+using testing::Yielded;
+using testing::yielded_by;
 
 template <class Dataset>
 Yielded run_on(const Dataset& dataset, const DataLoaderOptions& options, int world_size,
                size_t steps, const LoaderCursor* from = nullptr) {
-  Yielded result;
-  for (int rank = 0; rank < world_size; ++rank) {
-    auto loader = data_loader(dataset, options);
-    loader.bind(rank, world_size, at::kCPU);
-    if (from != nullptr) loader.load_state(*from);
-    size_t step = 0;
-    for (const Numbers& batch : loader) {
-      const auto own = batch.begin() + loader.core()->own_samples();
-      result.own.insert(result.own.end(), batch.begin(), own);
-      result.steps.resize(std::max(result.steps.size(), step + 1));
-      result.steps[step].insert(result.steps[step].end(), batch.begin(), batch.end());
-      result.cursor = loader.state();
-      if (++step == steps) break;
-    }
-  }
-  return result;
+  return yielded_by([&] { return data_loader(dataset, options); }, world_size, steps, from);
 }
-
-constexpr size_t kAll = ~size_t{0};
 
 template <class Dataset>
 void expect_resumed_exactly(const Dataset& dataset, DataLoaderOptions options) {

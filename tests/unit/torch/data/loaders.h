@@ -9,6 +9,7 @@
 #include <torch/data/datasets/base.h>
 #include <torch/data/datasets/stateful.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -64,6 +65,38 @@ std::vector<Numbers> batches_of(Loader& loader) {
   std::vector<Numbers> all;
   for (const Numbers& batch : loader) all.push_back(batch);
   return all;
+}
+
+// What all ranks' loops yield, and which samples count, step by step in rank order, for up to
+// `steps` steps; and the cursor after them.
+struct Yielded {
+  Numbers own;
+  std::vector<Numbers> steps;
+  LoaderCursor cursor;
+};
+
+constexpr size_t kAll = ~size_t{0};
+
+// Of the loaders that make() makes, one for each rank, whose batches are Numbers.
+template <class Make>
+Yielded yielded_by(const Make& make, int world_size, size_t steps = kAll,
+                   const LoaderCursor* from = nullptr) {
+  Yielded result;
+  for (int rank = 0; rank < world_size; ++rank) {
+    auto loader = make();
+    loader.bind(rank, world_size, at::kCPU);
+    if (from != nullptr) loader.load_state(*from);
+    size_t step = 0;
+    for (const Numbers& batch : loader) {
+      const auto own = batch.begin() + loader.core()->own_samples();
+      result.own.insert(result.own.end(), batch.begin(), own);
+      result.steps.resize(std::max(result.steps.size(), step + 1));
+      result.steps[step].insert(result.steps[step].end(), batch.begin(), batch.end());
+      result.cursor = loader.state();
+      if (++step == steps) break;
+    }
+  }
+  return result;
 }
 
 // Ranks that are threads: each puts a value on a table, which all read between two barriers. If a

@@ -120,8 +120,8 @@ void expect_all_refused(const std::string& part, const std::string& elsewhere,
 TEST(LoaderDispatch, ErrorOfTheReader_IsThrownByAllRanks) {
   for (const int64_t workers : {0, 1}) {
     expect_all_refused(
-        "batch 2 of epoch 0: the socket is closed", "rank 0, which reads for all ranks, failed",
-        [&](int rank, const auto& peers) {
+        "batch 2 of epoch 0 (samples 8 to 11 of the stream): the socket is closed",
+        "rank 0, which reads for all ranks, failed", [&](int rank, const auto& peers) {
           auto loader =
               data_loader(RankZeroOnly{20, rank, 9},
                           {.batch_size = 2, .dispatch_batches = true, .workers = workers});
