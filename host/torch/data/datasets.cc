@@ -143,8 +143,8 @@ std::optional<std::string> first_difference(const StateDict& one, const StateDic
 }
 
 void refuse_empty_batch(const std::string& type) {
-  fail_argument(fmt::format("collate returned a {} without a tensor", type), "collate",
-                "return the batch of the samples that it got");
+  fail_argument(fmt::format("collate returned a batch of type {} without a tensor", type),
+                "collate", "return the batch of the samples that it got");
 }
 
 void refuse_batch_type(const std::string& type, const char* done) {

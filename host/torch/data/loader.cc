@@ -334,7 +334,8 @@ void LoaderCore::load_state(const LoaderCursor& cursor) {
   } else {
     s.plan_next(place);
   }
-  s.stream_state = {cursor.stream, place, cursor.parts, !s.samples && place > 0};
+  s.stream_state = {};
+  if (!s.samples && place > 0) s.stream_state = {cursor.stream, place, cursor.parts, true};
   s.next_epoch = cursor.epoch;
   s.options.seed = cursor.seed;
 }

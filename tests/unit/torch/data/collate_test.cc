@@ -155,7 +155,8 @@ TEST(CollateFn, ThatFails_NamesTheSamplesAndTheBatch) {
   expect_says(reading(NumberStream(8), picky),
               "batch 2 of epoch 0 (samples 4 to 5 of the stream): too long");
   expect_says(reading(NumberMap(8), [](const Numbers&) { return at::Tensor(); }),
-              "batch 0 of epoch 0 (samples 0, 1): collate returned a at::Tensor without a tensor");
+              "batch 0 of epoch 0 (samples 0, 1): collate returned a batch of type at::Tensor "
+              "without a tensor");
   expect_says(reading(NumberMap(8), [](const Numbers&) { return std::vector<at::Tensor>(); }),
               "without a tensor");
   struct Single {

@@ -82,6 +82,7 @@ template <class Make>
 Yielded yielded_by(const Make& make, int world_size, size_t steps = kAll,
                    const LoaderCursor* from = nullptr) {
   Yielded result;
+  if (from != nullptr) ::testing::internal::CaptureStderr();  // streams are read again
   for (int rank = 0; rank < world_size; ++rank) {
     auto loader = make();
     loader.bind(rank, world_size, at::kCPU);
@@ -96,6 +97,7 @@ Yielded yielded_by(const Make& make, int world_size, size_t steps = kAll,
       if (++step == steps) break;
     }
   }
+  if (from != nullptr) ::testing::internal::GetCapturedStderr();
   return result;
 }
 

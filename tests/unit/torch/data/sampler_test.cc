@@ -75,11 +75,11 @@ struct Buckets : BatchSampler {
   int64_t now = 0;
 };
 
-DataLoaderOptions with(std::shared_ptr<Sampler> sampler, DataLoaderOptions options = {}) {
+DataLoaderOptions choosing(std::shared_ptr<Sampler> sampler, DataLoaderOptions options = {}) {
   options.sampler = std::move(sampler);
   return options;
 }
-DataLoaderOptions with(std::shared_ptr<BatchSampler> sampler, DataLoaderOptions options = {}) {
+DataLoaderOptions choosing(std::shared_ptr<BatchSampler> sampler, DataLoaderOptions options = {}) {
   options.batch_sampler = std::move(sampler);
   return options;
 }
@@ -139,7 +139,7 @@ TEST(Sampler, RecordedShardsOfAccelerate_AreReproduced) {
 
 TEST(Sampler, ChangingFromEpochToEpoch_IsToldTheEpoch) {
   const auto buckets = std::make_shared<Buckets>();
-  auto loader = data_loader(NumberMap(64), with(buckets));
+  auto loader = data_loader(NumberMap(64), choosing(buckets));
   for (const int64_t epoch : {0, 1, 2, 7}) {
     loader.set_epoch(epoch);
     Buckets expected;
@@ -158,11 +158,13 @@ TEST(Sampler, ChangingFromEpochToEpoch_IsToldTheEpoch) {
 
 TEST(Sampler, InterruptedEpoch_GoesOnExactly) {
   const std::function<DataLoaderOptions()> choices[] = {
-      [] { return with(std::make_shared<Drawing>(23), {.batch_size = 2}); },
-      [] { return with(std::make_shared<Drawing>(23), {.batch_size = 4, .split_batches = true}); },
-      [] { return with(std::make_shared<Buckets>()); },
+      [] { return choosing(std::make_shared<Drawing>(23), {.batch_size = 2}); },
       [] {
-        return with(
+        return choosing(std::make_shared<Drawing>(23), {.batch_size = 4, .split_batches = true});
+      },
+      [] { return choosing(std::make_shared<Buckets>()); },
+      [] {
+        return choosing(
             std::make_shared<GivenBatches>(Batches{{3, 1}, {5, 0}, {2, 2}, {4, 9}, {8}}, 2));
       },
   };
@@ -206,7 +208,7 @@ TEST(Sampler, InterruptedEpoch_GoesOnExactly) {
 }
 
 TEST(Sampler, CursorOfEachPlace_SaysWhatComesNext) {
-  auto loader = data_loader(NumberMap(64), with(std::make_shared<Buckets>()));
+  auto loader = data_loader(NumberMap(64), choosing(std::make_shared<Buckets>()));
   loader.bind(0, 2, at::kCPU);
   std::vector<std::pair<int64_t, int64_t>> places;
   for ([[maybe_unused]] auto& batch : loader) {
@@ -231,8 +233,8 @@ TEST(Sampler, SkippedBatches_AreNotRead) {
     }
     int reads = 0;
   };
-  auto loader = data_loader(Counting(64),
-                            with(std::make_shared<GivenBatches>(Batches{{1, 2, 3}, {4}, {5, 6}})));
+  auto loader = data_loader(
+      Counting(64), choosing(std::make_shared<GivenBatches>(Batches{{1, 2, 3}, {4}, {5, 6}})));
   auto skipped = skip_first_batches(loader, 2);
   EXPECT_EQ(batches_of(skipped), (std::vector<Numbers>{{5, 6}}));
   EXPECT_EQ(loader.dataset().reads, 2);
@@ -263,7 +265,7 @@ TEST(Sampler, GetAndSet_ChangeWhatTheNextLoopSees) {
                 for ([[maybe_unused]] auto& batch : loader) loader.set_sampler(sampler);
               }),
               "set_sampler called inside a loop");
-  auto batched = data_loader(NumberMap(8), with(std::make_shared<Buckets>()));
+  auto batched = data_loader(NumberMap(8), choosing(std::make_shared<Buckets>()));
   expect_says(refusal([&] { batched.set_sampler(sampler); }),
               "set_sampler on a data loader with a batch sampler");
 }
@@ -274,21 +276,21 @@ TEST(Sampler, WrongOptions_AreRefusedNamingThem) {
   const auto made = [](const DataLoaderOptions& options) {
     return refusal([&] { data_loader(NumberMap(64), options); });
   };
-  expect_says(made(with(sampler, {.shuffle = true})), "has both shuffle and a sampler");
-  expect_says(made(with(buckets, {.batch_size = 2})), "both a batch sampler and a batch_size");
-  expect_says(made(with(buckets, {.shuffle = true})), "both a batch sampler and shuffle");
-  expect_says(made(with(buckets, with(sampler))), "both a batch sampler and a sampler");
-  expect_says(made(with(buckets, {.split_batches = true})),
+  expect_says(made(choosing(sampler, {.shuffle = true})), "has both shuffle and a sampler");
+  expect_says(made(choosing(buckets, {.batch_size = 2})), "both a batch sampler and a batch_size");
+  expect_says(made(choosing(buckets, {.shuffle = true})), "both a batch sampler and shuffle");
+  expect_says(made(choosing(buckets, choosing(sampler))), "both a batch sampler and a sampler");
+  expect_says(made(choosing(buckets, {.split_batches = true})),
               "split_batches needs batches of one size, but the batch sampler's differ");
-  expect_says(made(with(std::make_shared<GivenSampler>(std::vector<size_t>{}))),
+  expect_says(made(choosing(std::make_shared<GivenSampler>(std::vector<size_t>{}))),
               "the data loader's sampler is empty: size() is 0");
-  expect_says(refusal([&] { data_loader(testing::NumberStream(8), with(sampler)); }),
+  expect_says(refusal([&] { data_loader(testing::NumberStream(8), choosing(sampler)); }),
               "has a sampler, but its dataset is a stream");
 }
 
 TEST(Sampler, WrongSamples_AreNamedAndTheEpochIsNotLost) {
   const auto sampler = std::make_shared<GivenSampler>(std::vector<size_t>{1, 2, 8, 3});
-  auto loader = data_loader(NumberMap(8), with(sampler, {.batch_size = 2}));
+  auto loader = data_loader(NumberMap(8), choosing(sampler, {.batch_size = 2}));
   const auto looped = [&] { return refusal([&] { batches_of(loader); }); };
   expect_says(looped(), "the sampler in epoch 0: it gives sample 8 at position 2, but the dataset");
   sampler->order = {1, 2, 3};
@@ -304,7 +306,7 @@ TEST(Sampler, WrongSamples_AreNamedAndTheEpochIsNotLost) {
   EXPECT_EQ(loader.epoch(), 0);
 
   const auto refused = [](const std::shared_ptr<GivenBatches>& batches) {
-    auto batched = data_loader(NumberMap(8), with(batches));
+    auto batched = data_loader(NumberMap(8), choosing(batches));
     return refusal([&] { batches_of(batched); });
   };
   expect_says(refused(std::make_shared<GivenBatches>(Batches{{1}, {}, {2}})),
@@ -321,13 +323,13 @@ TEST(Sampler, WrongSamples_AreNamedAndTheEpochIsNotLost) {
     std::vector<size_t> indices() override { throw std::runtime_error("no weights yet"); }
   };
   auto failing =
-      data_loader(NumberMap(8), with(std::make_shared<Throwing>(std::vector<size_t>{1, 2})));
+      data_loader(NumberMap(8), choosing(std::make_shared<Throwing>(std::vector<size_t>{1, 2})));
   expect_says(refusal([&] { batches_of(failing); }), "the sampler in epoch 0: no weights yet");
 }
 
 TEST(Sampler, WrongCursors_AreRefused) {
-  auto drawing = data_loader(NumberMap(64), with(std::make_shared<Drawing>(23)));
-  auto buckets = data_loader(NumberMap(64), with(std::make_shared<Buckets>()));
+  auto drawing = data_loader(NumberMap(64), choosing(std::make_shared<Drawing>(23)));
+  auto buckets = data_loader(NumberMap(64), choosing(std::make_shared<Buckets>()));
   auto plain = data_loader(NumberMap(64), {.batch_size = 2});
   LoaderCursor cursor = drawing.state();
   cursor.samples = 4;
@@ -347,7 +349,7 @@ TEST(Sampler, WrongCursors_AreRefused) {
     using Drawing::Drawing;
     void load(const StateDict&) override {}
   };
-  auto forgetful = data_loader(NumberMap(64), with(std::make_shared<Forgetful>(23)));
+  auto forgetful = data_loader(NumberMap(64), choosing(std::make_shared<Forgetful>(23)));
   cursor = drawing.state();
   cursor.sampler.set("drawn", 46);
   expect_says(refusal([&] { forgetful.load_state(cursor); }),
@@ -358,7 +360,7 @@ TEST(SamplerRanks, ThatDiffer_AreNamedOnAllRanksWithThePlace) {
   const auto refusal_of = [](auto make) {
     std::vector<std::string> messages(3);
     run_loaders(3, [&](int rank, const auto& peers) {
-      auto loader = data_loader(NumberMap(64), with(make(rank)));
+      auto loader = data_loader(NumberMap(64), choosing(make(rank)));
       loader.bind(rank, 3, at::kCPU, peers);
       messages[static_cast<size_t>(rank)] = refusal([&] { batches_of(loader); });
     });
@@ -391,7 +393,7 @@ TEST(SamplerRanks, WhereOneFails_AllThrow) {
   run_loaders(2, [](int rank, const auto& peers) {
     const auto sampler =
         std::make_shared<GivenSampler>(std::vector<size_t>{1, rank == 1 ? 99u : 2u});
-    auto loader = data_loader(NumberMap(64), with(sampler));
+    auto loader = data_loader(NumberMap(64), choosing(sampler));
     loader.bind(rank, 2, at::kCPU, peers);
     expect_says(refusal([&] { batches_of(loader); }),
                 rank == 1 ? "it gives sample 99" : "rank 1's sampler failed in epoch 0");
@@ -414,7 +416,7 @@ TEST(SamplerRanks, WithDispatch_OnlyRankZerosIsAsked) {
   run_loaders(2, [&](int rank, const auto& peers) {
     const auto sampler = std::make_shared<Asked>(std::vector<size_t>{5, 4, 3, 2, 1});
     auto loader = data_loader(TensorDataset(numbers, numbers),
-                              with(sampler, {.batch_size = 2, .dispatch_batches = true}));
+                              choosing(sampler, {.batch_size = 2, .dispatch_batches = true}));
     loader.bind(rank, 2, at::kCPU, peers);
     std::vector<Numbers> seen;
     for (auto& batch : loader)
@@ -435,7 +437,7 @@ TEST(SamplerRanks, WithDispatch_OnlyRankZerosIsAsked) {
 TEST(SamplerJoin, RankWithoutABatch_RepeatsItsLast) {
   run_loaders(2, [](int rank, const auto& peers) {
     auto loader = data_loader(
-        NumberMap(8), with(std::make_shared<GivenBatches>(Batches{{1, 2}, {3}, {4, 5, 6}})));
+        NumberMap(8), choosing(std::make_shared<GivenBatches>(Batches{{1, 2}, {3}, {4, 5, 6}})));
     loader.bind(rank, 2, at::kCPU, peers);
     loader.core()->join(true, false);
     std::vector<int64_t> own;
