@@ -86,8 +86,10 @@ struct LoaderCursor {
   int64_t samples = 0;           // of that epoch already yielded, over all ranks
   uint64_t seed = 0;             // of shuffle
   int64_t dataset_samples = -1;  // the dataset's size(); -1 for a stream
-  int64_t batches = 0;  // if a batch sampler's differ in size: already yielded, over all ranks
-  int64_t parts = 0;    // within an epoch of a stream that was divided: how many; 0: not divided
+  // If a batch sampler's batches differ in size: how many were yielded, over all ranks; samples is
+  // 0 then.
+  int64_t batches = 0;
+  int64_t parts = 0;  // within an epoch of a stream that was divided: how many; 0: not divided
   // What the sampler saved before it chose the epoch, and the stream before it read what follows;
   // empty for those that save nothing.
   StateDict sampler = {};

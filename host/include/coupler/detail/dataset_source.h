@@ -73,12 +73,16 @@ struct can_skip<D, std::void_t<decltype(std::declval<D&>().skip(size_t{}))>> : s
                 "a stream's skip(count) returns how many samples it skipped");
 };
 
-// Whether a stream has save(StateDict&) const and load(const StateDict&).
+// Whether a stream has save(StateDict&) const, and load(const StateDict&): both or neither.
 template <class D, class = void>
 struct can_save : std::false_type {};
 template <class D>
-struct can_save<D, std::void_t<decltype(std::declval<const D&>().save(std::declval<StateDict&>())),
-                               decltype(std::declval<D&>().load(std::declval<const StateDict&>()))>>
+struct can_save<D, std::void_t<decltype(std::declval<const D&>().save(std::declval<StateDict&>()))>>
+    : std::true_type {};
+template <class D, class = void>
+struct can_load : std::false_type {};
+template <class D>
+struct can_load<D, std::void_t<decltype(std::declval<D&>().load(std::declval<const StateDict&>()))>>
     : std::true_type {};
 
 // Blocks: consecutive samples of a stream as returned by its dataset, and how to slice and join

@@ -60,6 +60,10 @@ template <class Dataset, class CollateFn>
 class StreamSource
     : public BatchSlots<decltype(batch_of(std::declval<CollateFn&>(),
                                           std::declval<typename StreamReader<Dataset>::Block>()))> {
+  static_assert(can_save<Dataset>::value == can_load<Dataset>::value,
+                "a stream that saves its position has save(StateDict&) const and "
+                "load(const StateDict&)");
+
  public:
   using Block = typename StreamReader<Dataset>::Block;
   using Ops = BlockOps<Block>;

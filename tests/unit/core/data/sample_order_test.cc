@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <string>

@@ -99,11 +99,11 @@ TEST(Sampler, RecordedShardsOfAccelerate_AreReproduced) {
     size_t entries = 0;
     if (row.contains("sampler")) {
       options.batch_size = batch_size;
-      options.sampler = std::make_shared<GivenSampler>(row["sampler"]);
+      options.sampler = std::make_shared<GivenSampler>(row["sampler"].get<std::vector<size_t>>());
       entries = row["sampler"].size();
     } else {
-      options.batch_sampler =
-          std::make_shared<GivenBatches>(row["batches"], static_cast<size_t>(batch_size));
+      options.batch_sampler = std::make_shared<GivenBatches>(row["batches"].get<Batches>(),
+                                                             static_cast<size_t>(batch_size));
       for (const auto& batch : row["batches"]) entries += batch_size == 0 ? 1 : batch.size();
     }
     const auto step = static_cast<size_t>(batch_size == 0         ? world_size
@@ -194,7 +194,7 @@ TEST(Sampler, InterruptedEpoch_GoesOnExactly) {
         EXPECT_EQ(rest.cursor.epoch, 2);
       }
       // With other numbers of ranks, every sample still counts once.
-      for (const int world_size : {1, 3}) {
+      for (const int world_size : {1, 4}) {
         const Yielded first = yielded_by(in_second, 2, 1);
         const Yielded rest = yielded_by(make, world_size, kAll, &first.cursor);
         Numbers all = first.own, expected = whole.own;
