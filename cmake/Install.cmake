@@ -40,6 +40,11 @@ if(COUPLER_WITH_TORCH)
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program NAMELINK_COMPONENT development)
   install(DIRECTORY ${_headers}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+  # Finds Arrow where it was built; not in the Debian packages, since Debian has no Arrow.
+  if(TARGET coupler_arrow)
+    set_target_properties(coupler_arrow PROPERTIES INSTALL_RPATH "${COUPLER_ARROW_FOUND}")
+    install(TARGETS coupler_arrow LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT arrow)
+  endif()
   set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Coupler)
   configure_package_config_file(cmake/CouplerConfig.cmake.in ${PROJECT_BINARY_DIR}/CouplerConfig.cmake
     INSTALL_DESTINATION ${_package_dir} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR

@@ -69,8 +69,9 @@ namespace {
 constexpr size_t kLargestPiece = size_t{2} << 20;
 
 constexpr const char* kHint =
-    "write weights to a new file and rename it, as save_model does; never change a file in place "
-    "that programs have loaded";
+    "write a new file and rename it, as save_model does; never change a file in place that "
+    "programs "
+    "have loaded";
 
 // Read by the signal handler: a slot's file is set last and cleared first.
 struct Slot {
@@ -97,7 +98,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
     std::array<char, 1024> text;
     size_t size = 0;
     append(text, size, file->path());
-    append(text, size, " was truncated, or its disk failed, while a model was using it\n  hint: ");
+    append(text, size, " was truncated, or its disk failed, while it was in use\n  hint: ");
     append(text, size, kHint);
     report_error({text.data(), size});
     ::_exit(1);

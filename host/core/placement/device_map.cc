@@ -153,7 +153,7 @@ DeviceMap DeviceMap::from_json(std::string_view text) {
 
 namespace {
 
-struct Row {
+struct TableRow {
   std::string first, last;  // paths; last is empty for a single entry
   MapDevice device;
   uint64_t bytes = 0, each = 0;
@@ -173,14 +173,14 @@ std::optional<std::pair<std::string, int64_t>> split_number(const std::string& p
   return std::pair(path.substr(0, begin), std::stoll(path.substr(begin)));
 }
 
-bool follows(const Row& row, const Row& next) {
+bool follows(const TableRow& row, const TableRow& next) {
   const auto a = split_number(row.last.empty() ? row.first : row.last),
              b = split_number(next.first);
   return a && b && a->first == b->first && a->second + 1 == b->second &&
          row.device == next.device && row.each == next.each;
 }
 
-std::string name_of(const Row& row) {
+std::string name_of(const TableRow& row) {
   if (row.first.empty()) return "(the model)";
   return row.last.empty() ? row.first
                           : fmt::format("{} … {}", row.first, split_number(row.last)->second);
@@ -217,9 +217,9 @@ std::string placement::table_of(const placement::ModuleTree& tree, const DeviceM
     used[*map.device_of(tree.tensors[t].name)] += sizes.bytes(t);
   }
 
-  std::vector<Row> rows;
+  std::vector<TableRow> rows;
   for (const auto& [path, device] : map.entries()) {
-    const Row row{path, "", device, bytes[path], bytes[path]};
+    const TableRow row{path, "", device, bytes[path], bytes[path]};
     if (!rows.empty() && follows(rows.back(), row)) {
       rows.back().last = path;
       rows.back().bytes += row.bytes;
@@ -228,9 +228,9 @@ std::string placement::table_of(const placement::ModuleTree& tree, const DeviceM
     }
   }
   size_t width = 4;
-  for (const Row& row : rows) width = std::max(width, width_of(name_of(row)));
+  for (const TableRow& row : rows) width = std::max(width, width_of(name_of(row)));
   std::string text = fmt::format("{:<{}}  device  {:>10}\n", "part", width, "size");
-  for (const Row& row : rows)
+  for (const TableRow& row : rows)
     text += fmt::format("{:<{}}  {:<6}  {:>10}\n", name_of(row), width, row.device.to_string(),
                         format_byte_size(row.bytes));
   text += "\n";

@@ -31,17 +31,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "libcoupler_";
 constexpr std::string_view kSuffix = ".so";
 
-// The folder of the program or library that holds this code.
-fs::path own_folder() {
-  Dl_info info = {};
-  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
-  std::error_code failed;
-  fs::path file = fs::canonical(info.dli_fname, failed);
-  // In a program started by name through PATH, dli_fname is that name; the link is always right.
-  if (failed) file = fs::canonical("/proc/self/exe", failed);
-  return failed ? fs::path() : file.parent_path();
-}
-
 void add(std::vector<SearchFolder>& folders, const fs::path& path, const std::string& origin) {
   const std::string text = fs::absolute(path).lexically_normal().string();
   const bool known = std::any_of(folders.begin(), folders.end(),
@@ -75,6 +64,16 @@ std::string not_found(const std::string& name, const config::BackendConfig& back
 }
 
 }  // namespace
+
+fs::path own_folder() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
+  std::error_code failed;
+  fs::path file = fs::canonical(info.dli_fname, failed);
+  // In a program started by name through PATH, dli_fname is that name; the link is always right.
+  if (failed) file = fs::canonical("/proc/self/exe", failed);
+  return failed ? fs::path() : file.parent_path();
+}
 
 std::vector<SearchFolder> search_folders(const config::BackendConfig& backend) {
   std::vector<SearchFolder> folders;

@@ -1,6 +1,7 @@
 // The folders in which a backend's name is searched. [any-thread]; reads the environment each time.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,9 @@
 #include "plugin/plugin.h"
 
 namespace coupler::plugin {
+
+// The folder of the program or library that holds this code; empty if it cannot be found out.
+std::filesystem::path own_folder();
 
 struct SearchFolder {
   std::string path;

@@ -10,6 +10,7 @@
 #include <coupler/batch_size.h>
 #include <coupler/big_model.h>
 #include <coupler/data_loader.h>
+#include <coupler/dataset.h>
 #include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
@@ -22,6 +23,7 @@
 #include <coupler/pipeline_parallel.h>
 #include <coupler/processes.h>
 #include <coupler/quantize.h>
+#include <coupler/row.h>
 #include <coupler/sampler.h>
 #include <coupler/state_dict.h>
 #include <coupler/sync_batch_norm.h>

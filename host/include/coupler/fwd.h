@@ -26,6 +26,15 @@ struct DataLoaderOptions;
 class TensorDataset;
 struct LoaderCursor;
 
+// dataset.h, row.h
+class Dataset;
+struct LoadDatasetOptions;
+struct TensorFormat;
+struct DatasetBatch;
+class Row;
+class Value;
+struct Feature;
+
 // optimizer.h, local_sgd.h
 class Optimizer;
 class Scheduler;

@@ -98,6 +98,11 @@ auto batch_of(CollateFn& collate, Samples&& samples) {
 template <class Batch>
 inline constexpr bool is_tensors_v = is_nested_v<Batch>;
 
+// Whether a batch's tensors can be moved and copied. More types than those that can be sent: a rank
+// that receives tensors must know what they belong to.
+template <class Batch>
+inline constexpr bool has_tensors_v = is_tensors_v<Batch>;
+
 // Returns the batch with each defined tensor replaced by change(tensor).
 template <class Batch, class Change>
 Batch change_tensors(Batch batch, const Change& change) {
@@ -110,7 +115,7 @@ Batch change_tensors(Batch batch, const Change& change) {
 // Returns a copy that shares no memory with the batch (as far as copies of its type share none).
 template <class Batch>
 Batch deep_copy(const Batch& batch) {
-  if constexpr (is_tensors_v<Batch>) {
+  if constexpr (has_tensors_v<Batch>) {
     return change_tensors(batch, [](const at::Tensor& tensor) { return tensor.clone(); });
   } else {
     return batch;
@@ -180,7 +185,7 @@ class BatchSlots : public BatchSource {
   }
 
   void fill_slot(size_t slot, Batch batch, bool pin) {
-    if constexpr (is_tensors_v<Batch>) {
+    if constexpr (has_tensors_v<Batch>) {
       if (pin) {
         batch = change_tensors(batch, [](const at::Tensor& tensor) { return tensor.pin_memory(); });
       }
@@ -190,7 +195,7 @@ class BatchSlots : public BatchSource {
 
  private:
   static Batch on_device(Batch batch, at::Device device, bool non_blocking) {
-    if constexpr (is_tensors_v<Batch>) {
+    if constexpr (has_tensors_v<Batch>) {
       if (!device.is_cpu()) {
         return change_tensors(
             batch, [&](const at::Tensor& tensor) { return tensor.to(device, non_blocking); });
