@@ -158,7 +158,7 @@ class Dataset {
   Dataset shuffle(uint64_t seed) const;
   // Rows by their numbers, in this order; they may repeat.
   Dataset select(std::vector<size_t> indices) const;
-  // The first `count` rows, or those after them; fewer if there are not so many.
+  // The first `count` rows, or those after them; all of these if there are fewer.
   Dataset take(size_t count) const;
   Dataset skip(size_t count) const;
   // The index-th of num_shards parts of consecutive rows; the first ones have one more if the rows

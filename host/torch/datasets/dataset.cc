@@ -116,10 +116,11 @@ TrainTestSplit Dataset::train_test_split(double test_size, uint64_t seed, bool s
   const double wanted =
       test_size < 1 ? std::ceil(test_size * static_cast<double>(size())) : test_size;
   if (!(wanted >= 1) || wanted >= static_cast<double>(size()) || wanted != std::floor(wanted))
-    fail_argument(fmt::format("a test_size of {} leaves no rows on one side of {}, or is no number "
-                              "of rows",
-                              test_size, size()),
-                  "test_size", "give a fraction between 0 and 1, or a whole number of rows");
+    fail_argument(
+        fmt::format("a test_size of {} leaves no rows on one side of {}, or is not a number "
+                    "of rows",
+                    test_size, size()),
+        "test_size", "give a fraction between 0 and 1, or a whole number of rows");
   const auto test = static_cast<size_t>(wanted);
   const size_t train = size() - test;
   if (!shuffled) return {take(train), skip(train)};

@@ -7,8 +7,6 @@
 namespace coupler {
 namespace {
 
-class Dataset;
-
 struct Trainer {
   Accelerator& accelerator;
   DataLoader<Dataset>* loader;
