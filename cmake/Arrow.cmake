@@ -16,6 +16,8 @@ if(NOT _arrow_root)
   return()
 endif()
 
+cmake_path(ABSOLUTE_PATH _arrow_root BASE_DIRECTORY ${PROJECT_SOURCE_DIR} NORMALIZE)
+
 # The wheel has no links without a version.
 file(GLOB _arrow ${_arrow_root}/libarrow.so.*)
 file(GLOB _parquet ${_arrow_root}/libparquet.so.*)

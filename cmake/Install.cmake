@@ -42,7 +42,8 @@ if(COUPLER_WITH_TORCH)
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
   # Finds Arrow where it was built; not in the Debian packages, since Debian has no Arrow.
   if(TARGET coupler_arrow)
-    set_target_properties(coupler_arrow PROPERTIES INSTALL_RPATH "${COUPLER_ARROW_FOUND}")
+    set_target_properties(coupler_arrow PROPERTIES
+      INSTALL_RPATH ${COUPLER_ARROW_FOUND} BUILD_WITH_INSTALL_RPATH ON)
     install(TARGETS coupler_arrow LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT arrow)
   endif()
   set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Coupler)
