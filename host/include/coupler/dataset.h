@@ -81,22 +81,27 @@ struct DatasetBatch {
   std::map<std::string, at::Tensor> tensors;                // numbers, and lists of numbers
   std::map<std::string, std::vector<std::string>> strings;  // "" where it is null
   std::map<std::string, std::vector<Value>> values;         // all others: structs, lists of strings
-  size_t rows = 0;
+  size_t rows = 0;                                          // their number
 
   // A column's tensor. Throws Error(kInvalidArgument) naming the columns that are tensors.
   const at::Tensor& operator[](std::string_view column) const;
   size_t size() const { return rows; }
 };
 
+// The batch as a nested structure: only its tensors.
 template <>
 struct NestedFields<DatasetBatch> {
-  // Strings and values are not tensors.
+  // Its members that have tensors.
   static constexpr auto fields = std::make_tuple(nested_field("tensors", &DatasetBatch::tensors));
 };
 
+namespace detail {
+
 // The ranks that receive a batch would not know its columns: dispatch_batches refuses it.
 template <>
-inline constexpr bool detail::has_tensors_v<DatasetBatch> = true;
+inline constexpr bool has_tensors_v<DatasetBatch> = true;
+
+}  // namespace detail
 
 // Options of Dataset::map.
 struct MapOptions {
@@ -173,6 +178,7 @@ class Dataset {
   // a negative max_length.
   Dataset with_format(TensorFormat format) const;
 
+  // How batches are made.
   const TensorFormat& format() const { return format_; }
 
   // The rows with these numbers as a batch. Throws Error(kInvalidArgument) naming column and row
@@ -208,12 +214,16 @@ class Dataset::Iterator {
   using pointer = void;
   using reference = Row;
 
+  // At a row of the Dataset, which has to stay.
   Iterator(const Dataset* dataset, size_t row) : dataset_(dataset), row_(row) {}
+  // Reads the row. Throws what Dataset::operator[] throws.
   Row operator*() const { return (*dataset_)[row_]; }
+  // Advances to the next row.
   Iterator& operator++() {
     ++row_;
     return *this;
   }
+  // Likewise.
   void operator++(int) { ++*this; }
   // Of iterators over the same Dataset.
   bool operator==(const Iterator& other) const { return row_ == other.row_; }
@@ -225,8 +235,8 @@ class Dataset::Iterator {
 
 // What train_test_split returns: auto [train, test] = …
 struct TrainTestSplit {
-  Dataset train;
-  Dataset test;
+  Dataset train;  // the rows to train on
+  Dataset test;   // those to test with
 };
 
 // The splits of a dataset by their names.

@@ -32,8 +32,8 @@ enum class FeatureType {
 //   {"messages", FeatureType::kList, {{"", FeatureType::kStruct,
 //       {{"role", FeatureType::kString}, {"content", FeatureType::kString}}}}}
 struct Feature {
-  std::string name;
-  FeatureType type = FeatureType::kNull;
+  std::string name;                       // of the column or field
+  FeatureType type = FeatureType::kNull;  // of its values
   std::vector<Feature> of;  // of a list: its element, whose name is ""; of a struct: its fields
 
   // The same name and type.
@@ -74,6 +74,7 @@ class Row {
   // Throws Error(kInvalidArgument) if there is no such column.
   void remove(std::string_view column);
 
+  // The same columns, in the same order, with equal values.
   bool operator==(const Row& other) const;
 
  private:
@@ -87,9 +88,11 @@ class Row {
 // integers, or all doubles, is kept as a vector of these.
 class Value {
  public:
+  // A list of any values.
   using List = std::vector<Value>;
 
   Value() = default;  // null
+  // Null, text, lists, and a struct.
   Value(std::nullptr_t) {}
   Value(std::string text) : held_(std::move(text)) {}
   Value(std::string_view text) : held_(std::string(text)) {}
@@ -113,6 +116,7 @@ class Value {
     }
   }
 
+  // Whether it is null, and its type.
   bool is_null() const { return std::holds_alternative<std::monostate>(held_); }
   FeatureType type() const;
   // The number of elements of a list, bytes of a string or columns of a Row; 0 for others.
