@@ -2,7 +2,9 @@
 #include <ATen/Functions.h>
 #include <coupler/nested.h>
 
+#include <atomic>
 #include <map>
+#include <stdexcept>
 
 #include "loaders.h"
 
