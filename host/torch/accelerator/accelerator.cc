@@ -124,7 +124,7 @@ void make_dry(dry_run::DryRun& run, config::Config& config,
   config.profile = {};
   config.training.device = "cpu";
   run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
-  detail::set_reading_scope(
+  detail::set_dataset_scope(
       []() -> std::shared_ptr<void> { return std::make_shared<dry_run::RealTensors>(); });
 }
 

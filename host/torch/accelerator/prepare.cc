@@ -21,6 +21,7 @@
 #include "optim/scheduler.h"
 #include "precision/precision.h"
 #include "residency/buffer_pool.h"
+#include "tensors/autocast_state.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {
@@ -145,7 +146,7 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
                          .in_backward = in_backward};
   if (impl_->autocast_type) {
     rules.after_update = precision::drop_cast_copies;
-    rules.computing_scope = precision::outside_autocast;
+    rules.computing_scope = tensors::outside_autocast;
   }
   if (world_size() > 1) {
     rules.mean_over_ranks = [comm = impl_->comm](double value) {
@@ -244,7 +245,7 @@ void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
     };
   }
   // The body of an outer loop may be a scope, too.
-  loader->set_scopes(body, body ? precision::outside_autocast : nullptr);
+  loader->set_scopes(body, body ? tensors::outside_autocast : nullptr);
   impl_->loaders.push_back(std::move(loader));
 }
 

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "dry_run/dry_run.h"
 #include "precision/precision.h"
+#include "tensors/autocast_state.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {
@@ -145,7 +146,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   try {
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
     // Backward computes in the types of forward, whatever autocast scope it is called in.
-    const auto outside = precision::outside_autocast();
+    const auto outside = tensors::outside_autocast();
     impl.scale_loss(scaled, expected)
         .backward(
             {}, options.retain_graph || options.create_graph, options.create_graph,

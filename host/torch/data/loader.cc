@@ -16,7 +16,7 @@
 namespace coupler::detail {
 namespace {
 
-std::shared_ptr<void> (*make_reading_scope)() = nullptr;
+std::shared_ptr<void> (*make_dataset_scope)() = nullptr;
 
 void require_no_loop(bool looping, const char* call) {
   if (looping)
@@ -371,10 +371,10 @@ void LoaderCore::join(bool on, std::optional<bool> even_batches) {
   if (!s.looping) s.plan_next(s.start);
 }
 
-void set_reading_scope(std::shared_ptr<void> (*make)()) { make_reading_scope = make; }
+void set_dataset_scope(std::shared_ptr<void> (*make)()) { make_dataset_scope = make; }
 
-std::shared_ptr<void> reading_scope() {
-  return make_reading_scope != nullptr ? make_reading_scope() : nullptr;
+std::shared_ptr<void> dataset_scope() {
+  return make_dataset_scope != nullptr ? make_dataset_scope() : nullptr;
 }
 
 }  // namespace coupler::detail

@@ -153,8 +153,8 @@ bool is_empty(const StateDict& state);
 
 // What `make` returns lives while a loader reads from its dataset on the thread that runs the loop,
 // so that a dry run can give datasets real memory. Call it before any loader is used.
-void set_reading_scope(std::shared_ptr<void> (*make)());
+void set_dataset_scope(std::shared_ptr<void> (*make)());
 // Null unless one is set.
-std::shared_ptr<void> reading_scope();
+std::shared_ptr<void> dataset_scope();
 
 }  // namespace coupler::detail

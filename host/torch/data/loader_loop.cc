@@ -327,7 +327,7 @@ uint64_t LoaderCore::start_epoch() {
   s.loop_number = ++loops_begun;
   const uint64_t pass = ++s.pass;
   try {
-    const auto reading = reading_scope();
+    const auto reading = dataset_scope();
     const auto own = s.reading_scope ? s.reading_scope() : nullptr;
     s.begin();
   } catch (...) {
@@ -349,7 +349,7 @@ bool LoaderCore::next(uint64_t pass) {
     return false;
   }
   {
-    const auto reading = reading_scope();
+    const auto reading = dataset_scope();
     const auto own = s.reading_scope ? s.reading_scope() : nullptr;
     try {
       s.advance();

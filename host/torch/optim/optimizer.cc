@@ -174,7 +174,7 @@ void OptimizerState::step() {
     kernel_->step();
   } else {
     // In a loop's autocast, an optimizer's own products would be rounded.
-    const auto computing = rules_.computing_scope ? rules_.computing_scope() : nullptr;
+    const auto computing = rules_.compute();
     optimizer_.step();
   }
   updated();
@@ -183,14 +183,14 @@ void OptimizerState::step() {
 at::Tensor OptimizerState::step(const std::function<at::Tensor()>& closure) {
   require_closure(closure != nullptr);
   require_given_parameters();
-  std::shared_ptr<void> computing = rules_.computing_scope ? rules_.computing_scope() : nullptr;
+  std::shared_ptr<void> computing = rules_.compute();
   at::Tensor first;
   const auto evaluate = [&] {
     const at::AutoGradMode grad(true);
     computing.reset();
     at::autocast::clear_cache();  // of values before the search's last move
     const at::Tensor loss = closure();
-    if (rules_.computing_scope) computing = rules_.computing_scope();
+    computing = rules_.compute();
     if (!loss.defined() || loss.numel() != 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: the closure of step returned {}", optimizer_type(optimizer_),

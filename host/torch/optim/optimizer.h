@@ -35,6 +35,7 @@ struct StepRules {
   std::function<void()> after_update;  // null: nothing
   // What it returns lives while an optimizer without a kernel computes. Null: unused.
   std::function<std::shared_ptr<void>()> computing_scope;
+  std::shared_ptr<void> compute() const { return computing_scope ? computing_scope() : nullptr; }
   // The mean of a number over ranks, collective, and whether gradients are such means now. Null:
   // one process.
   std::function<double(double)> mean_over_ranks;

@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "tensors/autocast_state.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::pipelining {
@@ -204,7 +204,7 @@ class StageBatch {
 
   void backward(int64_t micro_batch) {
     // Backward computes in the types of forward, whatever scope it is called in.
-    const c10::impl::ExcludeDispatchKeyGuard outside_autocast(c10::autocast_dispatch_keyset);
+    const auto outside = tensors::outside_autocast();
     InFlight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     if (links_.is_last()) {

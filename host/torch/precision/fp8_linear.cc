@@ -8,8 +8,10 @@
 #include <torch/library.h>
 
 #include <cmath>
-#include <utility>
+#include <optional>
 #include <vector>
+
+#include "tensors/autocast_state.h"
 
 namespace coupler::precision {
 namespace {
@@ -17,12 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Above autograd, autocast and the intercept of sharded parameters, so that all of them see the
-// operations that replace a layer.
-constexpr c10::DispatchKey kFp8Key = c10::DispatchKey::PreDispatch;
 constexpr int64_t kFp8Alignment = 16;  // required by fp8 matrix units
-
-thread_local std::optional<at::ScalarType> gradient_type;
 
 struct Scaled {
   at::Tensor values;  // fp8
@@ -115,13 +112,13 @@ at::Tensor multiply(const at::Tensor& input, const at::Tensor& weight,
   const at::Tensor rows = input.reshape({-1, input.size(-1)});
   std::vector<int64_t> sizes = input.sizes().vec();
   sizes.back() = weight.size(0);
-  return Fp8Linear::apply(rows, weight, bias, *gradient_type).view(sizes);
+  return Fp8Linear::apply(rows, weight, bias, *tensors::fp8_linear()).view(sizes);
 }
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
-  if (gradient_type && fp8_can_compute(input, weight)) return multiply(input, weight, bias);
+  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kFp8Key);
+  if (tensors::fp8_linear() && fp8_can_compute(input, weight)) return multiply(input, weight, bias);
   return at::linear(input, weight, bias);
 }
 
@@ -132,8 +129,8 @@ bool is_transpose(const at::Tensor& matrix) {
 }
 
 at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
-  if (gradient_type && is_transpose(other)) {
+  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kFp8Key);
+  if (tensors::fp8_linear() && is_transpose(other)) {
     const at::Tensor weight = other.t();
     if (fp8_can_compute(input, weight)) return multiply(input, weight, std::nullopt);
   }
@@ -142,8 +139,8 @@ at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
 
 at::Tensor addmm(const at::Tensor& bias, const at::Tensor& input, const at::Tensor& other,
                  const at::Scalar& beta, const at::Scalar& alpha) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kFp8Key);
-  if (gradient_type && is_transpose(other) && beta.equal(1) && alpha.equal(1)) {
+  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kFp8Key);
+  if (tensors::fp8_linear() && is_transpose(other) && beta.equal(1) && alpha.equal(1)) {
     const at::Tensor weight = other.t();
     const bool adds_row = bias.dim() == 1 && bias.size(0) == weight.size(0);
     if (adds_row && fp8_can_compute(input, weight)) return multiply(input, weight, bias);
@@ -158,11 +155,6 @@ TORCH_LIBRARY_IMPL(aten, PreDispatch, library) {
 }
 
 }  // namespace
-
-std::optional<at::ScalarType> set_fp8_linear(std::optional<at::ScalarType> gradients) {
-  c10::impl::tls_set_dispatch_key_included(kFp8Key, gradients.has_value());
-  return std::exchange(gradient_type, gradients);
-}
 
 std::string why_no_fp8_units(c10::DeviceType device) {
   if (device != c10::DeviceType::CPU) return "";

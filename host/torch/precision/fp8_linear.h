@@ -1,4 +1,5 @@
-// Linear layers in fp8. On a thread that enabled it, at::linear and the products that
+// Linear layers in fp8. On a thread that enabled it
+// (tensors::set_fp8_linear), at::linear and the products that
 // torch::nn::Linear consists of use LibTorch's scaled matmul, forward and backward, whichever
 // module calls them. Unaffected are layers whose sizes are not multiples of 16, as fp8 matrix units
 // require, types other than fp32, bf16 and fp16, and other operations. [any-thread]
@@ -10,16 +11,10 @@
 #pragma once
 
 #include <c10/core/DeviceType.h>
-#include <c10/core/ScalarType.h>
 
-#include <optional>
 #include <string>
 
 namespace coupler::precision {
-
-// Makes the calling thread's linear layers multiply in fp8, with gradients in this type (e5m2 or
-// e4m3fn), and return bf16. Empty restores LibTorch's layers. Returns the previous setting.
-std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gradients);
 
 // Why the device has no fp8 matrix units. Empty if it has them or if that is unknown (CUDA devices
 // are tested by trying).

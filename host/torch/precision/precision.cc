@@ -1,7 +1,6 @@
 #include "precision/precision.h"
 
 #include <ATen/autocast_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <coupler/autocast.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "precision/fp8_linear.h"
+#include "tensors/autocast_state.h"
 
 namespace coupler {
 namespace {
@@ -146,8 +146,7 @@ AutocastSettings precision::autocast_now() {
                             .type = at::autocast::get_autocast_dtype(device),
                             .enabled = at::autocast::is_autocast_enabled(device),
                             .cache_casts = false};
-  settings.fp8_gradients = precision::set_fp8_linear(std::nullopt);
-  precision::set_fp8_linear(settings.fp8_gradients);
+  settings.fp8_gradients = tensors::fp8_linear();
   return settings;
 }
 
@@ -164,7 +163,7 @@ std::optional<c10::ScalarType> apply(const AutocastSettings& settings) {
   at::autocast::set_autocast_enabled(settings.device, settings.enabled);
   at::autocast::set_autocast_dtype(settings.device, settings.type);
   at::autocast::set_autocast_cache_enabled(settings.cache_casts);
-  return precision::set_fp8_linear(settings.fp8_gradients);
+  return tensors::set_fp8_linear(settings.fp8_gradients);
 }
 
 }  // namespace
@@ -178,18 +177,6 @@ std::shared_ptr<void> precision::loop_scope(const AutocastSettings& settings) {
   std::shared_ptr<void> scope = std::make_shared<AutocastScope>(settings);
   scope_of_loops = scope;
   return scope;
-}
-
-std::shared_ptr<void> precision::outside_autocast() {
-  struct Outside {
-    Outside() = default;
-    Outside(const Outside&) = delete;
-    Outside& operator=(const Outside&) = delete;
-    ~Outside() { precision::set_fp8_linear(fp8_gradients); }
-    const c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
-    const std::optional<c10::ScalarType> fp8_gradients = precision::set_fp8_linear(std::nullopt);
-  };
-  return std::make_shared<Outside>();
 }
 
 AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {

@@ -37,9 +37,6 @@ void drop_cast_copies();
 // another scope, which then decides.
 std::shared_ptr<void> loop_scope(const AutocastSettings& settings);
 
-// While it lives, the calling thread computes in its operands' types, in whatever scope it is.
-std::shared_ptr<void> outside_autocast();
-
 // The calling thread's autocast settings, to be applied again elsewhere. The cast cache is off: a
 // copy cast without a graph must not be reused while one is recorded.
 AutocastSettings autocast_now();

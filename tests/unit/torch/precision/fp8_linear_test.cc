@@ -15,6 +15,8 @@
 #include <tuple>
 #include <vector>
 
+#include "tensors/autocast_state.h"
+
 namespace coupler::precision {
 namespace {
 
@@ -23,8 +25,8 @@ constexpr at::ScalarType kE5m2 = at::kFloat8_e5m2;
 
 class Fp8Layers {
  public:
-  explicit Fp8Layers(at::ScalarType gradients) : before_(set_fp8_linear(gradients)) {}
-  ~Fp8Layers() { set_fp8_linear(before_); }
+  explicit Fp8Layers(at::ScalarType gradients) : before_(tensors::set_fp8_linear(gradients)) {}
+  ~Fp8Layers() { tensors::set_fp8_linear(before_); }
   Fp8Layers(const Fp8Layers&) = delete;
   Fp8Layers& operator=(const Fp8Layers&) = delete;
 

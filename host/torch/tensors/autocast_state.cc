@@ -1,0 +1,34 @@
+#include "tensors/autocast_state.h"
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+namespace coupler::tensors {
+namespace {
+
+thread_local std::optional<c10::ScalarType> fp8_gradient_type;
+
+}  // namespace
+
+std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gradients) {
+  c10::impl::tls_set_dispatch_key_included(kFp8Key, gradients.has_value());
+  return std::exchange(fp8_gradient_type, gradients);
+}
+
+std::optional<c10::ScalarType> fp8_linear() { return fp8_gradient_type; }
+
+std::shared_ptr<void> outside_autocast() {
+  struct Outside {
+    Outside() = default;
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+    ~Outside() { set_fp8_linear(fp8_gradients); }
+    const c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+    const std::optional<c10::ScalarType> fp8_gradients = set_fp8_linear(std::nullopt);
+  };
+  return std::make_shared<Outside>();
+}
+
+}  // namespace coupler::tensors
