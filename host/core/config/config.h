@@ -35,6 +35,11 @@ struct PluginOption {
   ;
 #include "config/keys.def"
 
+// Whether gradients are sent as low-rank factors.
+inline bool is_power_sgd(const CommunicationConfig& communication) {
+  return communication.gradients == "powersgd" || communication.gradients == "batched_powersgd";
+}
+
 struct BackendConfig : BackendKeys {
   std::map<std::string, std::vector<PluginOption>> options;  // by plugin name
 };

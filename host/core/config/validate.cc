@@ -60,9 +60,9 @@ std::vector<Error> sharding_conflicts(const std::string& backend, const MemoryCo
         "the backend shards the model, so no rank has all parameters to train on its own",
         "use a transport (backend.use = \"auto\"), let the backend shard nothing, or set it to 0"));
   }
-  if (communication.gradients == "powersgd") {
+  if (is_power_sgd(communication)) {
     result.push_back(contradiction(
-        "communication.gradients", "\"powersgd\"",
+        "communication.gradients", in_quotes(communication.gradients),
         "the backend shards the model, and PowerSGD needs whole matrices on every rank",
         "use bf16, fp16 or int8, or a backend that does not shard, such as a transport"));
   }

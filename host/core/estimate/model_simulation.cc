@@ -16,6 +16,9 @@ namespace {
 
 using Block = MemoryLedger::Block;
 
+// strategy/gradient_reducer.cc; with training.bucket_cap_mb, factors are a little smaller or
+// larger.
+constexpr uint64_t kBucketBytes = uint64_t{25} << 20;
 constexpr uint64_t kTrimBytes = uint64_t{16} << 20;  // strategy/sharded_model_make.cc
 
 uint64_t bytes_of(int64_t elements, uint64_t element) {
@@ -40,7 +43,25 @@ sharding::ShardLayout layout_for(const EstimateUnit& unit, const LoggedModel& mo
 }
 
 bool carries_error(const config::CommunicationConfig& communication) {
-  return communication.gradients == "int8" || communication.gradients == "powersgd";
+  if (communication.gradients == "int8") return true;
+  return communication.gradients == "powersgd" && communication.powersgd_error_feedback;
+}
+
+// The elements of the factors of a matrix that PowerSGD compresses; 0 for one that it does not
+// (strategy/power_sgd.cc: rank_for).
+uint64_t factor_elements(const config::CommunicationConfig& communication, uint64_t rows,
+                         uint64_t columns) {
+  const uint64_t rank =
+      std::min({static_cast<uint64_t>(communication.powersgd_rank), rows, columns});
+  const uint64_t elements = (rows + columns) * rank;
+  const bool gains = static_cast<double>(elements) * communication.powersgd_min_compression_rate <
+                     static_cast<double>(rows * columns);
+  return gains ? elements : 0;
+}
+
+// The bytes of elements that PowerSGD sends, and of their copies in 16 bits.
+uint64_t sent_bytes(const config::CommunicationConfig& communication, uint64_t elements) {
+  return elements * (communication.powersgd_dtype == "fp32" ? 4 : 6);
 }
 
 // The encoded size of `elements` elements (strategy/bucket_reduction.cc); 0 without a codec.
@@ -132,19 +153,38 @@ void ModelSimulation::keep_compression(const std::vector<size_t>& slots, uint64_
     keep(MemoryCategory::kBuffers, code);
     keep(MemoryCategory::kBuffers, others_share(code, plan_.world_size));
   }
+  if (communication.gradients == "batched_powersgd") keep_squares(bytes);
   if (communication.gradients != "powersgd") return;
-  const auto rank = static_cast<uint64_t>(communication.powersgd_rank);
   uint64_t narrow = 0, travels = 0;
   for (const size_t p : slots) {
     const LoggedParameter& parameter = model_.parameters[p];
     if (parameter.sizes.size() < 2 || parameter.numel() == 0) continue;
     const uint64_t rows = parameter.sizes[0], columns = parameter.numel() / rows;
-    if ((rows + columns) * rank * 2 >= rows * columns) continue;  // PowerSgd::compresses
-    keep(MemoryCategory::kBuffers, columns * rank * 4);           // its factor
+    const uint64_t factors = factor_elements(communication, rows, columns);
+    if (factors == 0) continue;
+    keep(MemoryCategory::kBuffers, factors / (rows + columns) * columns * 4);  // what is carried
     narrow += parameter.numel();
-    travels += (rows + columns) * rank;
+    travels += factors;
   }
-  if (narrow > 0) keep(MemoryCategory::kBuffers, (travels + bytes / 4 - narrow) * 4);
+  if (narrow > 0) {
+    keep(MemoryCategory::kBuffers, sent_bytes(communication, travels + bytes / 4 - narrow));
+  }
+}
+
+// strategy/power_sgd.cc, batched: for each bucket a square with its gradients, another one that is
+// carried, and the factors.
+void ModelSimulation::keep_squares(uint64_t bytes) {
+  const config::CommunicationConfig& communication = plan_.communication;
+  for (uint64_t left = bytes; left > 0;) {
+    const uint64_t bucket = std::min(left, kBucketBytes);
+    left -= bucket;
+    const auto side = static_cast<uint64_t>(std::ceil(std::sqrt(static_cast<double>(bucket / 4))));
+    const uint64_t factors = factor_elements(communication, side, side);
+    if (factors == 0) continue;
+    keep(MemoryCategory::kBuffers, side * side * 4);
+    if (communication.powersgd_error_feedback) keep(MemoryCategory::kBuffers, side * side * 4);
+    keep(MemoryCategory::kBuffers, factors / 2 * 4 + sent_bytes(communication, factors));
+  }
 }
 
 void ModelSimulation::prepare() {

@@ -50,6 +50,7 @@ class ModelSimulation {
   void keep(MemoryCategory part, uint64_t bytes) { ledger_.take(part, bytes); }
   void make_flat(const std::vector<size_t>& parameters, bool gradients);
   void keep_compression(const std::vector<size_t>& slots, uint64_t bytes);
+  void keep_squares(uint64_t bytes);
   void make_disks();
   void give_shards();
   void take_values(std::vector<MemoryLedger::Block>& before);

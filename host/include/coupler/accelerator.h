@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <coupler/accelerator_options.h>
 #include <coupler/autocast.h>
+#include <coupler/comm_hook.h>
 #include <coupler/data_loader.h>
 #include <coupler/detail/object_kinds.h>
 #include <coupler/empty_weights.h>
@@ -35,8 +36,8 @@
 namespace coupler {
 
 // ScopeGuard: returned by Accelerator::accumulate, no_sync, join_uneven_inputs, profile and the
-// checkpoint hooks, whose effect lasts while it is alive. Must not outlive the Accelerator; used by
-// the training thread.
+// functions that register hooks, whose effect lasts while it is alive. Must not outlive the
+// Accelerator; used by the training thread.
 class ScopeGuard {
  public:
   // at_end runs once, when the scope ends; it may be empty.
@@ -65,9 +66,6 @@ struct BackwardOptions {
   bool create_graph = false;
   std::vector<at::Tensor> inputs = {};  // the leaves whose gradients are computed; empty: all
 };
-
-// How the values of all ranks are combined.
-enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
 namespace detail {
 
@@ -176,6 +174,21 @@ class Accelerator : public Processes {
   template <class Model>
   void clip_grad_value(Model& model, double max_value, CallSite = {}) {
     clip_grad_value_of(reference_to(model), max_value);
+  }
+
+  // ---- Communication of gradients (comm_hook.h, docs/less-communication.md) ----
+  // While the scope is alive, backward gives each bucket of the model's gradients to the hook
+  // instead of averaging it. name appears in errors. The bounds of buckets are then fixed, at
+  // training.bucket_cap_mb or 25 MiB. Not called with one process, within LocalSGD and while
+  // gradients only accumulate. If it throws, or returns a tensor that does not fit, backward throws
+  // on every rank, and the job has to end. The hook's own state is not saved: register that for
+  // checkpointing. Throws Error(kUsage) if the model has a hook, Error(kUnsupported) for a pipeline
+  // and with communication.local_sgd_steps, Error(kMismatch) if ranks give different names.
+  // Collective; the scope ends at the same point on every rank.
+  template <class Model>
+  [[nodiscard]] ScopeGuard register_comm_hook(Model& model, const std::string& name, CommHook hook,
+                                              CallSite = {}) {
+    return register_comm_hook_of(reference_to(model), name, std::move(hook));
   }
 
   // ---- Mixed precision (docs/precision.md) ----
@@ -477,6 +490,8 @@ class Accelerator : public Processes {
   ScopeGuard begin_accumulate(const std::vector<detail::ModelRef>& models);
   ScopeGuard begin_no_sync(const std::vector<detail::ModelRef>& models);
   void trigger_sync_of(const detail::ModelRef& model);
+  ScopeGuard register_comm_hook_of(const detail::ModelRef& model, const std::string& name,
+                                   CommHook hook);
   void backward_sum(const at::Tensor& loss_sum, double weight, const BackwardOptions& options);
   void backward_of(const at::Tensor& loss, std::optional<double> weight,
                    const BackwardOptions& options);

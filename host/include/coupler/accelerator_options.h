@@ -48,6 +48,10 @@ struct AcceleratorOptions {
   std::optional<int64_t> powersgd_rank = {};
   std::optional<int64_t> powersgd_start_step = {};
   std::optional<bool> powersgd_warm_start = {};
+  std::optional<bool> powersgd_error_feedback = {};
+  std::optional<double> powersgd_min_compression_rate = {};
+  std::optional<double> powersgd_orthogonalization_epsilon = {};
+  std::optional<std::string> powersgd_dtype = {};
   std::optional<int64_t> local_sgd_steps = {};
   std::optional<double> local_sgd_momentum = {};
   // Any setting by its full key, including a backend's own: {"backend.NAME.KEY", value}.

@@ -12,6 +12,10 @@ class Processes;
 class PartialState;
 class AcceleratorState;
 class GradientState;
+
+// comm_hook.h
+class GradientBucket;
+class GradientFuture;
 enum class ReduceOp;
 
 // data_loader.h, sampler.h

@@ -246,22 +246,6 @@ std::vector<at::Tensor> gather_own_rows(comm::Communicator& comm, const detail::
 
 namespace {
 
-db_reduce to_db_reduce(ReduceOp reduction) {
-  switch (reduction) {
-    case ReduceOp::kSum:
-      return DB_SUM;
-    case ReduceOp::kMean:
-      return DB_AVG;
-    case ReduceOp::kMin:
-      return DB_MIN;
-    case ReduceOp::kMax:
-      return DB_MAX;
-    case ReduceOp::kProduct:
-      return DB_PROD;
-  }
-  return DB_SUM;
-}
-
 // New contiguous tensors that a collective may overwrite.
 std::vector<at::Tensor> copies_of(const detail::NestedView& value) {
   std::vector<at::Tensor> result;
@@ -274,7 +258,8 @@ std::vector<at::Tensor> copies_of(const detail::NestedView& value) {
 }
 
 std::string_view name_of(ReduceOp reduction) {
-  return reduction == ReduceOp::kMean ? "mean" : comm::reduce_name(to_db_reduce(reduction));
+  return reduction == ReduceOp::kMean ? "mean"
+                                      : comm::reduce_name(tensors::to_db_reduce(reduction));
 }
 
 void require_reducible(comm::Communicator& comm, const at::Tensor& leaf, ReduceOp reduction,
@@ -291,7 +276,7 @@ void require_reducible(comm::Communicator& comm, const at::Tensor& leaf, ReduceO
     refuse("the mean of Bool is not defined", "convert it to a floating type first");
   }
   db_op op = tensors::host_op(DB_ALL_REDUCE, tensors::to_db_dtype(leaf.scalar_type()));
-  op.reduce = to_db_reduce(reduction);
+  op.reduce = tensors::to_db_reduce(reduction);
   op.count = static_cast<uint64_t>(leaf.numel());
   op.memory = tensors::memory_of(leaf.device());
   if (!comm.supports(op)) {
@@ -333,7 +318,7 @@ std::vector<at::Tensor> reduce_leaves(comm::Communicator& comm, const detail::Ne
                              require_reducible(comm, leaf, reduction, scale);
                            })});
   std::vector<at::Tensor> result = copies_of(value);
-  tensors::all_reduce_coalesced(comm, result, to_db_reduce(reduction));
+  tensors::all_reduce_coalesced(comm, result, tensors::to_db_reduce(reduction));
   if (scale != 1.0) {
     for (at::Tensor& leaf : result) {
       if (leaf.defined()) leaf.mul_(scale);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -30,6 +31,14 @@ void require_gradients(strategy::Strategy& model, const char* asked) {
                          "(training.optimizer_in_backward is true)",
                          asked, model.model().name),
              "training.optimizer_in_backward", "set it to false to clip or read gradients");
+}
+
+// Whether a backward that computes the gradients of these inputs only (empty: of all) reduces the
+// model's. Gradients of an earlier backward that were not averaged yet wait for any that averages.
+bool takes_part(strategy::Strategy& model, const std::vector<at::Tensor>& inputs) {
+  return inputs.empty() || model.gradient_sync().has_waiting() ||
+         std::any_of(inputs.begin(), inputs.end(),
+                     [&](const at::Tensor& input) { return model.has(input); });
 }
 
 }  // namespace
@@ -138,16 +147,19 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
     return tensors::all_reduce_number(*impl.comm, value, DB_SUM);
   });
   if (stands_in) scale.loss = 0;
-  // Models that this backward must reach on every rank: those of the scope, or the only one.
+  // Models that this backward belongs to on every rank: those of the scope, or the only one.
   std::vector<strategy::Strategy*> expected = impl.accumulation.scope();
   if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
+  std::vector<strategy::Strategy*> reached;  // without those that options.inputs leaves out
+  std::copy_if(expected.begin(), expected.end(), std::back_inserter(reached),
+               [&](strategy::Strategy* model) { return takes_part(*model, options.inputs); });
   for (strategy::Strategy* model : expected) model->gradient_sync().begin_backward(scale.average);
   if (impl.dry_run != nullptr) impl.dry_run->backward_begins(impl.accumulation.loop().sync);
   try {
     const at::Tensor scaled = scale.loss == 1 ? loss : loss * scale.loss;
     // Backward computes in the types of forward, whatever autocast scope it is called in.
     const auto outside = tensors::outside_autocast();
-    impl.scale_loss(scaled, expected)
+    impl.scale_loss(scaled, reached)
         .backward(
             {}, options.retain_graph || options.create_graph, options.create_graph,
             options.inputs.empty() ? std::nullopt : std::optional<at::TensorList>(options.inputs));
@@ -156,7 +168,14 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
     throw;
   }
   if (impl.dry_run != nullptr) impl.dry_run->backward_ends();
-  for (strategy::Strategy* model : expected) model->gradient_sync().end_backward();
+  for (const auto& model : impl.models) {
+    if (!model->gradient_sync().sync()) model->gradient_sync().set_waiting(true);
+  }
+  for (strategy::Strategy* model : expected) {
+    strategy::GradientSync& gradients = model->gradient_sync();
+    gradients.end_backward(std::find(reached.begin(), reached.end(), model) != reached.end());
+    if (gradients.sync()) gradients.set_waiting(false);
+  }
   impl.accumulation.ran_backward(scale.loss * scale.average);
 }
 
@@ -181,9 +200,14 @@ double Accelerator::clip_grad_norm_of(const detail::ModelRef& model, double max_
 
 double Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                                    double norm_type, CallSite) {
+  std::vector<std::set<size_t>> indices(impl_->models.size());  // by model
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const bool known = std::any_of(impl_->models.begin(), impl_->models.end(),
-                                   [&](const auto& model) { return model->has(parameters[i]); });
+    bool known = false;
+    for (size_t m = 0; m < indices.size() && !known; ++m) {
+      const size_t index = impl_->models[m]->index_of(parameters[i]);
+      known = index < impl_->models[m]->model().parameters.size();
+      if (known) indices[m].insert(index);
+    }
     if (known) continue;
     fail_usage(
         fmt::format("clip_grad_norm: parameters[{}], {}, is not a parameter of a prepared "
@@ -195,21 +219,16 @@ double Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters, do
         "parameters", "pass parameters of models given to prepare");
   }
   std::vector<std::pair<strategy::Strategy*, strategy::GradientNorm>> chosen;
-  for (const auto& model : impl_->models) {
-    const auto& own = model->model().parameters;
-    std::set<size_t> indices;
-    for (const at::Tensor& parameter : parameters) {
-      if (const size_t index = model->index_of(parameter); index < own.size())
-        indices.insert(index);
-    }
-    if (indices.empty()) continue;
+  for (size_t m = 0; m < indices.size(); ++m) {
+    if (indices[m].empty()) continue;
+    const auto& own = impl_->models[m]->model().parameters;
     strategy::GradientNorm which{.type = norm_type};
     // All at once are faster than one by one.
     bool all = true;
     for (size_t i = 0; i < own.size(); ++i)
-      all = all && (!own[i].tensor.requires_grad() || indices.count(i) != 0);
-    if (!all) which.parameters = std::move(indices);
-    chosen.emplace_back(model.get(), std::move(which));
+      all = all && (!own[i].tensor.requires_grad() || indices[m].count(i) != 0);
+    if (!all) which.parameters = std::move(indices[m]);
+    chosen.emplace_back(impl_->models[m].get(), std::move(which));
   }
   return impl_->clip(chosen, max_norm, norm_type);
 }

@@ -48,7 +48,7 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
     at::Tensor before;         // its gradient from earlier batches, while one batch's are summed
   };
   void begin_backward(double factor) override;  // throws: the pipeline runs backward itself
-  void end_backward() override {}
+  void end_backward(bool) override {}
   void abandon_backward() override {}
   bool keeps(size_t parameter) const;
   void take_values();

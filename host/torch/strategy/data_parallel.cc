@@ -120,8 +120,8 @@ DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> 
     local_sgd_ = std::make_unique<LocalSgd>(communication, flat(), comm_, buffers_);
     return;
   }
-  reducer_ = std::make_shared<GradientReducer>(flat(), comm_, buffers_, config.bucket_cap_mb,
-                                               communication);
+  reducer_ = std::make_shared<GradientReducer>(model().name, flat(), comm_, buffers_,
+                                               config.bucket_cap_mb, communication);
   reducer_->install();
 }
 
@@ -169,6 +169,19 @@ void DataParallel::end_local_sgd(bool average) {
 GradientSync& DataParallel::gradient_sync() {
   if (averages_gradients()) return *reducer_;
   return *local_;
+}
+
+void DataParallel::use_comm_hook(const std::shared_ptr<const NamedHook>& hook) {
+  if (reducer_ != nullptr) {
+    reducer_->set_hook(hook);
+  } else if (hook != nullptr && local_sgd_ != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("register_comm_hook: with communication.local_sgd_steps above 0, no "
+                            "gradients of '{}' are sent",
+                            model().name),
+                {.subject = hook->name,
+                 .hint = "set communication.local_sgd_steps to 0, or register no hook"});
+  }
 }
 
 void DataParallel::parameters_changed(ParameterWriter writer) {

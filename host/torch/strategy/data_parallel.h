@@ -94,6 +94,7 @@ class DataParallel : public Strategy {
   }
 
  private:
+  void use_comm_hook(const std::shared_ptr<const NamedHook>& hook) override;
   void make_meta_tensors();
   // Whether gradients are averaged if set_sync allows it.
   bool averages_gradients() const { return reducer_ != nullptr && !in_local_sgd_; }

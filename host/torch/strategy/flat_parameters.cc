@@ -20,6 +20,22 @@ at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef si
   return result;
 }
 
+std::vector<at::Tensor> padding_in(const std::vector<FlatSlot>& slots, size_t first, size_t end,
+                                   const at::Tensor& memory) {
+  std::vector<at::Tensor> result;
+  const int64_t begin = slots[first].offset;
+  int64_t at = 0;
+  const auto add_until = [&](int64_t next) {
+    if (next > at) result.push_back(memory.narrow(0, at, next - at));
+  };
+  for (size_t i = first; i < end; ++i) {
+    add_until(slots[i].offset - begin);
+    at = slots[i].offset - begin + slots[i].numel;
+  }
+  add_until(memory.numel());
+  return result;
+}
+
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                                bool flat_gradients, c10::Device device, int64_t most_elements) {
   const at::NoGradGuard no_grad;

@@ -73,6 +73,10 @@ class FlatParameters {
   at::Tensor flags_;
 };
 
+// The parts of memory, which holds slots [first, end) of a group, that belong to no slot.
+std::vector<at::Tensor> padding_in(const std::vector<FlatSlot>& slots, size_t first, size_t end,
+                                   const at::Tensor& memory);
+
 // A tensor over [offset, offset + numel of sizes) of flat memory. To autograd it is not a view,
 // since LibTorch's zero_grad detaches gradients in place, which views do not allow.
 at::Tensor place_in(const at::Tensor& memory, int64_t offset, at::IntArrayRef sizes);

@@ -14,22 +14,6 @@
 namespace coupler::strategy {
 namespace {
 
-// The padding between and after a bucket's slots. `begin` is the bucket's offset in its group.
-std::vector<at::Tensor> padding_of(const std::vector<FlatSlot>& slots, size_t first, size_t end,
-                                   int64_t begin, const at::Tensor& memory) {
-  std::vector<at::Tensor> result;
-  int64_t at = 0;
-  const auto add_until = [&](int64_t next) {
-    if (next > at) result.push_back(memory.narrow(0, at, next - at));
-  };
-  for (size_t i = first; i < end; ++i) {
-    add_until(slots[i].offset - begin);
-    at = slots[i].offset - begin + slots[i].numel;
-  }
-  add_until(memory.numel());
-  return result;
-}
-
 class WholeReduction final : public BucketReduction {
  public:
   explicit WholeReduction(at::Tensor memory) : memory_(std::move(memory)) {}
@@ -47,19 +31,20 @@ std::unique_ptr<BucketReduction> whole_reduction(at::Tensor memory) {
   return std::make_unique<WholeReduction>(std::move(memory));
 }
 
-void require_bytes(const comm::Communicator& comm, db_kind kind, c10::Device device) {
+void require_operation(const comm::Communicator& comm, const std::string& setting, db_kind kind,
+                       at::ScalarType type, c10::Device device) {
   db_op op{};
   op.kind = kind;
-  op.dtype = tensors::to_db_dtype(at::kByte);
+  op.dtype = tensors::to_db_dtype(type);
+  op.reduce = comm::is_reducing(kind) ? DB_SUM : 0;
   op.memory = tensors::memory_of(device);
   if (comm.supports(op)) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("communication.gradients needs {} of {}, which '{}' does not support",
-                  comm::kind_name(kind), comm::dtype_name(op.dtype), comm.backend()),
-      {.subject = "communication.gradients",
-       .hint = "set it to none, or use a transport that supports it; `coupler plugins --matrix` "
-               "shows what each supports"});
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("communication.{} needs {} of {}, which '{}' does not support", setting,
+                          comm::kind_name(kind), comm::dtype_name(op.dtype), comm.backend()),
+              {.subject = "communication." + setting,
+               .hint = "set it to its default, or use a transport that supports it; `coupler "
+                       "plugins --matrix` shows what each supports"});
 }
 
 GradientCompression::GradientCompression(const config::CommunicationConfig& config,
@@ -69,7 +54,7 @@ GradientCompression::GradientCompression(const config::CommunicationConfig& conf
       ranks_(comm.size()),
       codec_(make_codec(config)),
       errors_(flat.groups().size()) {
-  if (config.gradients == "powersgd") {
+  if (config::is_power_sgd(config)) {
     power_sgd_ = std::make_unique<PowerSgd>(config, flat, comm.rank() == 0);
   }
   if (!lossy()) return;
@@ -78,12 +63,19 @@ GradientCompression::GradientCompression(const config::CommunicationConfig& conf
     const at::Tensor& like = flat.groups()[i].parameters;
     if (like.scalar_type() != at::kFloat) {
       all = false;
-    } else if (power_sgd_ != nullptr || codec_->needs_error_feedback()) {
+      continue;
+    }
+    if (codec_ != nullptr ? codec_->needs_error_feedback()
+                          : power_sgd_->has_feedback() && !power_sgd_->is_batched()) {
       errors_[i] = at::zeros_like(like);
     }
-    if (codec_ == nullptr || like.scalar_type() != at::kFloat) continue;
-    require_bytes(comm, DB_ALL_TO_ALL_V, like.device());
-    require_bytes(comm, DB_ALL_GATHER_V, like.device());
+    if (codec_ != nullptr) {
+      require_operation(comm, "gradients", DB_ALL_TO_ALL_V, at::kByte, like.device());
+      require_operation(comm, "gradients", DB_ALL_GATHER_V, at::kByte, like.device());
+    } else {
+      require_operation(comm, "powersgd_dtype", DB_ALL_REDUCE, power_sgd_->sent_type(),
+                        like.device());
+    }
   }
   if (!all && comm.rank() == 0) {
     log(LogLevel::kWarning, "strategy",
@@ -95,20 +87,22 @@ GradientCompression::GradientCompression(const config::CommunicationConfig& conf
 
 std::unique_ptr<BucketReduction> GradientCompression::reduction_of(const FlatGroup& group,
                                                                    size_t first_slot,
-                                                                   size_t end_slot, int64_t begin,
+                                                                   size_t end_slot,
                                                                    const at::Tensor& memory) {
   if (!lossy() || memory.scalar_type() != at::kFloat || memory.numel() == 0) {
     return whole_reduction(memory);
   }
   const auto number = static_cast<size_t>(flat_.slots()[group.first_slot].group);
   const at::Tensor error =
-      errors_[number].defined() ? errors_[number].narrow(0, begin, memory.numel()) : at::Tensor();
+      errors_[number].defined()
+          ? errors_[number].narrow(0, flat_.slots()[first_slot].offset, memory.numel())
+          : at::Tensor();
   if (power_sgd_ != nullptr) {
     return std::make_unique<PowerSgdReduction>(*power_sgd_, flat_.slots(), first_slot, end_slot,
-                                               begin, memory, error);
+                                               memory, error);
   }
   return std::make_unique<CompressedAllReduce>(
-      memory, error, codec_, padding_of(flat_.slots(), first_slot, end_slot, begin, memory), rank_,
+      memory, error, codec_, padding_in(flat_.slots(), first_slot, end_slot, memory), rank_,
       ranks_);
 }
 
@@ -124,9 +118,13 @@ std::vector<StateTensor> GradientCompression::state_tensors() const {
            .tensor = error.narrow(0, slot.offset, slot.numel).view(slot.parameter.sizes()),
            .scales_with_loss = true});
     }
-    if (narrow) {
+    if (!narrow) continue;
+    result.push_back(
+        {.name = "powersgd_factor/" + slot.name, .tensor = power_sgd_->factors()[index]});
+    // Batched, a slot stands for the bucket that begins with it.
+    if (const at::Tensor& square = power_sgd_->bucket_errors()[index]; square.defined()) {
       result.push_back(
-          {.name = "powersgd_factor/" + slot.name, .tensor = power_sgd_->factors()[index]});
+          {.name = "gradient_error_from/" + slot.name, .tensor = square, .scales_with_loss = true});
     }
   }
   if (power_sgd_ != nullptr) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -24,11 +25,11 @@ class GradientCompression {
 
   // Whether reducing changes gradients, so that data that must stay exact is reduced separately.
   bool lossy() const { return codec_ != nullptr || power_sgd_ != nullptr; }
-  // The reduction of elements [begin, begin + size of memory) of a group's gradients, which are
-  // those of the slots, padding included.
+  // Whether what is carried belongs to a bucket, whose bounds must then stay.
+  bool by_bucket() const { return power_sgd_ != nullptr && power_sgd_->is_batched(); }
+  // The reduction of the slots' part of a group's gradients, padding included.
   std::unique_ptr<BucketReduction> reduction_of(const FlatGroup& group, size_t first_slot,
-                                                size_t end_slot, int64_t begin,
-                                                const at::Tensor& memory);
+                                                size_t end_slot, const at::Tensor& memory);
   // Call before the first bucket of each reduced backward.
   void begin_backward() {
     if (power_sgd_ != nullptr) power_sgd_->begin();
@@ -47,7 +48,9 @@ class GradientCompression {
 // An all-reduce of the memory without compression.
 std::unique_ptr<BucketReduction> whole_reduction(at::Tensor memory);
 
-// Throws Error(kUnsupported) naming the setting if the transport lacks the operation on bytes.
-void require_bytes(const comm::Communicator& comm, db_kind kind, c10::Device device);
+// Throws Error(kUnsupported) naming the setting, a key of [communication], if the transport lacks
+// the operation on this type.
+void require_operation(const comm::Communicator& comm, const std::string& setting, db_kind kind,
+                       at::ScalarType type, c10::Device device);
 
 }  // namespace coupler::strategy

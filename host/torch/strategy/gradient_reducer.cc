@@ -81,7 +81,7 @@ void BucketTuner::choose_fastest(comm::Communicator& comm) {
 
 namespace {
 
-constexpr double kDeviceCap = 25;  // MiB
+constexpr double kTorchCap = 25;  // MiB, as in torch's DDP
 
 int64_t gradient_bytes(const FlatParameters& flat) {
   size_t bytes = 0;
@@ -95,17 +95,22 @@ double now_seconds() {
 
 }  // namespace
 
-GradientReducer::GradientReducer(FlatParameters& flat, std::shared_ptr<comm::Communicator> comm,
+GradientReducer::GradientReducer(std::string model, FlatParameters& flat,
+                                 std::shared_ptr<comm::Communicator> comm,
                                  std::vector<at::Tensor> buffers, double bucket_cap_mb,
                                  const config::CommunicationConfig& communication)
-    : flat_(flat),
+    : model_(std::move(model)),
+      flat_(flat),
       comm_(std::move(comm)),
       buffers_(std::move(buffers)),
       compression_(communication, flat, *comm_),
-      // Timing a device's queue proves nothing, so devices use the bucket size of torch's DDP.
+      // Timing a device's queue proves nothing.
       tuner_(gradient_bytes(flat),
-             bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kDeviceCap : bucket_cap_mb) {
-  scale_ = at::scalar_tensor(1.0 / comm_->size(), at::kDouble);
+             bucket_cap_mb == 0 && !flat.flags().is_cpu() ? kTorchCap : bucket_cap_mb),
+      fixed_plan_{
+          .cap_bytes = static_cast<int64_t>((bucket_cap_mb > 0 ? bucket_cap_mb : kTorchCap) * kMiB),
+          .overlap = true} {
+  make_scale();
   taken_.resize(flat_.slots().size());
   for (const FlatGroup& group : flat_.groups()) {
     const at::Tensor& memory = group.gradients;
@@ -123,11 +128,11 @@ void GradientReducer::install() {
 void GradientReducer::cut_buckets() {
   buckets_.clear();
   bucket_of_slot_.assign(flat_.slots().size(), 0);
-  const int64_t cap = tuner_.plan().cap_bytes;
+  const int64_t cap = plan().cap_bytes;
+  const bool flags_alone = compression_.lossy() || hook_ != nullptr;
   for (const FlatGroup& group : flat_.groups()) {
     const auto element_size = static_cast<int64_t>(group.gradients.element_size());
-    const int64_t group_end =
-        compression_.lossy() ? group.parameters.numel() : group.gradients.numel();
+    const int64_t group_end = flags_alone ? group.parameters.numel() : group.gradients.numel();
     size_t first = group.first_slot;
     while (first < group.end_slot) {
       const int64_t start = flat_.slots()[first].offset;
@@ -141,20 +146,47 @@ void GradientReducer::cut_buckets() {
       }
       for (size_t slot = first; slot < end; ++slot) bucket_of_slot_[slot] = buckets_.size();
       const at::Tensor memory = group.gradients.narrow(0, start, end_offset(end) - start);
-      buckets_.push_back(
-          {.memory = memory,
-           .first_slot = first,
-           .end_slot = end,
-           .reduction = compression_.reduction_of(group, first, end, start, memory)});
+      buckets_.push_back({.memory = memory,
+                          .first_slot = first,
+                          .end_slot = end,
+                          .reduction = compression_.reduction_of(group, first, end, memory)});
       first = end;
     }
   }
-  if (!compression_.lossy()) return;
+  if (hook_ != nullptr) hook_buckets();
+  if (!flags_alone) return;
   const size_t none = flat_.slots().size();
   buckets_.push_back({.memory = flat_.flags(),
                       .first_slot = none,
                       .end_slot = none,
                       .reduction = whole_reduction(flat_.flags())});
+}
+
+void GradientReducer::hook_buckets() {
+  for (Bucket& bucket : buckets_) {
+    BucketContent content{
+        .model = model_,
+        .index = static_cast<size_t>(&bucket - buckets_.data()),
+        .last = &bucket == &buckets_.back(),
+        .buffer = bucket.memory,
+        .result = bucket.memory,
+        .padding = padding_in(flat_.slots(), bucket.first_slot, bucket.end_slot, bucket.memory)};
+    for (size_t slot = bucket.first_slot; slot < bucket.end_slot; ++slot) {
+      content.names.push_back(flat_.slots()[slot].name);
+      content.parameters.push_back(flat_.slots()[slot].parameter);
+      content.gradients.push_back(flat_.slots()[slot].gradient);
+    }
+    bucket.hooked = std::make_shared<HookedBucket>(
+        std::move(content), comm_, [comm = comm_, reduction = bucket.reduction.get()] {
+          return std::make_shared<ReductionWork>(*comm, *reduction, /*overlap=*/true);
+        });
+  }
+}
+
+void GradientReducer::use_hook(std::shared_ptr<const NamedHook> hook) {
+  hook_ = std::move(hook);
+  make_scale();
+  cut_buckets();
 }
 
 void GradientReducer::on_gradient(size_t slot) {
@@ -172,13 +204,14 @@ void GradientReducer::on_gradient(size_t slot) {
 }
 
 void GradientReducer::begin() {
+  if (hook_ != wanted_hook_) use_hook(wanted_hook_);
   active_ = true;
   touched_ = true;
   began_ = now_seconds();
   std::fill(taken_.begin(), taken_.end(), uint8_t{0});
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.end_slot - bucket.first_slot;
-    bucket.issued = 0;
+    bucket.work.reset();
     bucket.complete = false;
   }
   compression_.begin_backward();
@@ -211,7 +244,7 @@ void GradientReducer::launch_ready() {
   // During backward, every parameter of a launched bucket has a gradient from this rank.
   for (; next_handed_ < next_bucket_; ++next_handed_) {
     Bucket& bucket = buckets_[next_handed_];
-    if (bucket.issued < bucket.reduction->operations() || !bucket.work.done()) return;
+    if (!bucket.work->done()) return;
     hand_over(bucket);
   }
 }
@@ -226,30 +259,29 @@ void GradientReducer::launch(Bucket& bucket) {
   const auto index = static_cast<size_t>(&bucket - buckets_.data());
   // Nothing overlaps with the last bucket, unless gradients are used meanwhile.
   const bool alone = &bucket == &buckets_.back() && !has_consumers();
-  if (tuner_.plan().overlap && !alone) {
-    launch_next_op(bucket);
+  const bool overlap = plan().overlap && !alone;
+  if (bucket.hooked != nullptr) {
+    bucket.work = std::make_unique<HookWork>(hook_, bucket.hooked);
+  } else {
+    bucket.work = std::make_unique<ReductionWork>(*comm_, *bucket.reduction, overlap);
+  }
+  if (overlap) {
+    bucket.work->step();
     advance_earlier_buckets(index);
     return;
   }
   while (advance_earlier_buckets(index)) {
   }
-  while (bucket.issued < bucket.reduction->operations()) {
-    comm_->run(bucket.reduction->operation(bucket.issued++));
-  }
+  while (bucket.work->more()) bucket.work->step();
 }
 
-void GradientReducer::launch_next_op(Bucket& bucket) {
-  bucket.work = comm_->submit(bucket.reduction->operation(bucket.issued++));
-}
-
-// Issues the next collective of each bucket before `end` that has one left; true if there was any.
+// Takes the next step of each bucket before `end` that has one left; true if there was any.
 bool GradientReducer::advance_earlier_buckets(size_t end) {
   bool any = false;
   for (size_t i = 0; i < end; ++i) {
-    Bucket& bucket = buckets_[i];
-    if (bucket.issued == bucket.reduction->operations()) continue;
-    bucket.work.wait();
-    launch_next_op(bucket);
+    GradientWork& work = *buckets_[i].work;
+    if (!work.more()) continue;
+    work.step();
     any = true;
   }
   return any;
@@ -257,8 +289,7 @@ bool GradientReducer::advance_earlier_buckets(size_t end) {
 
 void GradientReducer::complete(Bucket& bucket) {
   if (bucket.complete) return;
-  bucket.work.wait();
-  bucket.reduction->finish();
+  bucket.work->finish();
   bucket.complete = true;
 }
 
@@ -270,11 +301,16 @@ void GradientReducer::begin_backward(double factor) {
 void GradientReducer::set_factor(double factor) {
   if (factor == factor_) return;
   factor_ = factor;
-  scale_ = at::scalar_tensor(factor / comm_->size(), at::kDouble);
+  make_scale();
 }
 
-void GradientReducer::end_backward() {
-  if (!sync() || touched_ || active_) return;
+void GradientReducer::make_scale() {
+  scale_ = at::scalar_tensor(hook_ != nullptr ? factor_ : factor_ / comm_->size(), at::kDouble);
+}
+
+void GradientReducer::end_backward(bool takes_part) {
+  if (!takes_part) set_factor(1);
+  if (!takes_part || !sync() || touched_ || active_) return;
   begin();
   finish();
 }
@@ -282,7 +318,7 @@ void GradientReducer::end_backward() {
 void GradientReducer::abandon_backward() {
   active_ = false;
   set_factor(1);
-  for (Bucket& bucket : buckets_) bucket.work = comm::Work();
+  for (Bucket& bucket : buckets_) bucket.work.reset();
 }
 
 void GradientReducer::finish() {
@@ -309,7 +345,7 @@ void GradientReducer::finish() {
   publish_gradients();
   set_factor(1);
   if (!buffers_.empty()) tensors::broadcast_coalesced(*comm_, buffers_, 0);
-  if (tuner_.report(now_seconds() - began_, *comm_)) cut_buckets();
+  if (!bounds_are_fixed() && tuner_.report(now_seconds() - began_, *comm_)) cut_buckets();
 }
 
 // Gives parameters that only other ranks used their gradient here, too.

@@ -5,22 +5,26 @@
 // and finish() run on the thread that runs backward.
 //
 // A parameter without a gradient on this rank contributes zeros. Flags, reduced with the last
-// bucket (or as their own bucket if gradients are compressed), show which parameters no rank used;
-// the gradients of those stay as they are.
+// bucket (or as their own bucket if gradients are compressed or a comm hook reduces them), show
+// which parameters no rank used; the gradients of those stay as they are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "strategy/bucket_reduction.h"
+#include "strategy/comm_hook.h"
 #include "strategy/flat_parameters.h"
 #include "strategy/gradient_compression.h"
 #include "strategy/gradient_hooks.h"
 #include "strategy/gradient_sync.h"
+#include "strategy/gradient_work.h"
 #include "strategy/model.h"
 
 namespace coupler::strategy {
@@ -60,19 +64,24 @@ class GradientReducer final : public GradientSync,
                               public GradientListener,
                               public std::enable_shared_from_this<GradientReducer> {
  public:
-  // buffers are broadcast from rank 0 after each reduction; empty: none are. flat must outlive
-  // this. Throws Error(kUnsupported) if the transport lacks what a compression needs.
-  GradientReducer(FlatParameters& flat, std::shared_ptr<comm::Communicator> comm,
+  // model: its type, for messages. buffers are broadcast from rank 0 after each reduction; empty:
+  // none are. flat must outlive this. Throws Error(kUnsupported) if the transport lacks what a
+  // compression needs.
+  GradientReducer(std::string model, FlatParameters& flat, std::shared_ptr<comm::Communicator> comm,
                   std::vector<at::Tensor> buffers, double bucket_cap_mb,
                   const config::CommunicationConfig& communication);
 
   // Puts the hooks on the parameters. Call once, after construction in a shared_ptr.
   void install();
 
+  // From the next backward on, reduces buckets of fixed bounds by this hook; null: by none. At the
+  // same point on every rank.
+  void set_hook(std::shared_ptr<const NamedHook> hook) { wanted_hook_ = std::move(hook); }
+
   void begin_backward(double factor) override;
   // Reduces a backward that touched no parameter of this model on this rank, so that peers whose
   // backward did are not left waiting.
-  void end_backward() override;
+  void end_backward(bool takes_part) override;
   void abandon_backward() override;  // waits for buckets in flight
 
   // The state this rank carries from step to step.
@@ -84,31 +93,40 @@ class GradientReducer final : public GradientSync,
     size_t first_slot = 0, end_slot = 0;
     size_t pending = 0;
     std::unique_ptr<BucketReduction> reduction = nullptr;
-    int issued = 0;         // number of its collectives issued in this backward
-    bool complete = false;  // memory holds the sum
-    comm::Work work = {};
+    std::shared_ptr<HookedBucket> hooked = nullptr;  // null: no hook reduces it
+    std::unique_ptr<GradientWork> work = nullptr;    // of this backward; null: not launched
+    bool complete = false;                           // memory holds the sum
   };
 
   void on_gradient(size_t slot) override;
+  const BucketPlan& plan() const { return bounds_are_fixed() ? fixed_plan_ : tuner_.plan(); }
+  // Whether something depends on which gradients share a bucket.
+  bool bounds_are_fixed() const { return hook_ != nullptr || compression_.by_bucket(); }
   void set_factor(double factor);
+  void make_scale();
+  void use_hook(std::shared_ptr<const NamedHook> hook);
   void begin();
   void take_gradient(size_t slot);
   void launch_ready();
   void launch(Bucket& bucket);
-  void launch_next_op(Bucket& bucket);
   bool advance_earlier_buckets(size_t end);
   void complete(Bucket& bucket);
   void hand_over(Bucket& bucket);
   void finish();
   void publish_gradients();
   void cut_buckets();
+  void hook_buckets();
 
+  const std::string model_;
   FlatParameters& flat_;
   std::shared_ptr<comm::Communicator> comm_;
   std::vector<at::Tensor> buffers_;
   GradientCompression compression_;
   BucketTuner tuner_;
-  at::Tensor scale_;  // factor / world_size, 0-dimensional: keeps the gradient's dtype
+  const BucketPlan fixed_plan_;
+  std::shared_ptr<const NamedHook> hook_, wanted_hook_;  // in use; from the next backward on
+  // factor / world_size, or with a hook factor alone; 0-dimensional: keeps the gradient's dtype.
+  at::Tensor scale_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_slot_;
   std::vector<uint8_t> taken_;                  // by slot, whether taken in this backward

@@ -54,8 +54,8 @@ void LocalGradients::on_gradient(size_t slot) {
   used_[slot] = flat_.slots()[slot].parameter.grad().defined() ? 0 : 1;
 }
 
-void LocalGradients::end_backward() {
-  if (sync() && factor_ != 1) {
+void LocalGradients::end_backward(bool takes_part) {
+  if (takes_part && sync() && factor_ != 1) {
     const at::NoGradGuard no_grad;
     for (at::Tensor& gradient : flat_.gradients()) gradient.mul_(factor_);
   }

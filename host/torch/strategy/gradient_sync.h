@@ -42,11 +42,16 @@ class GradientSync {
 
   // Call around a backward that the model takes part in on every rank, even if this rank's reaches
   // none of its parameters. If it is averaged, all accumulated gradients are multiplied by factor,
-  // the same on every rank. Collective.
+  // the same on every rank. takes_part: false if it can reach none of them on any rank; then
+  // nothing is reduced. Collective.
   virtual void begin_backward(double factor) = 0;
-  virtual void end_backward() = 0;
+  virtual void end_backward(bool takes_part) = 0;
   // Call after a backward that threw: discards its work.
   virtual void abandon_backward() = 0;
+
+  // Whether gradients of an earlier backward may wait for one that averages; the same on all ranks.
+  void set_waiting(bool waiting) { waiting_ = waiting; }
+  bool has_waiting() const { return waiting_; }
 
   // Gives gradients to the consumer while backward runs, for as long as it lives.
   virtual void add_consumer(const std::shared_ptr<GradientConsumer>& consumer) {
@@ -64,6 +69,7 @@ class GradientSync {
  private:
   std::vector<std::weak_ptr<GradientConsumer>> consumers_;
   bool sync_ = true;
+  bool waiting_ = false;
 };
 
 // LocalGradients: leaves gradients to the rank that computed them: for a single process, and for
@@ -77,7 +83,7 @@ class LocalGradients final : public GradientSync,
 
   bool averages() const override { return false; }
   void begin_backward(double factor) override { factor_ = factor; }
-  void end_backward() override;
+  void end_backward(bool takes_part) override;
   void abandon_backward() override {
     active_ = false;
     factor_ = 1;

@@ -4,7 +4,10 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "comm/flight_recorder.h"
 #include "device/device_memory.h"
@@ -67,6 +70,77 @@ class Copies {
   std::vector<at::Tensor> to_, from_;
 };
 
+// The sum of one transfer's gradients over ranks, of which each keeps its part.
+class TransferWork final : public GradientWork {
+ public:
+  // transfer and pool must outlive it. codec: null for none; error: see UnitCodec.
+  TransferWork(comm::Communicator& comm, const sharding::ShardTransfer& transfer,
+               at::Tensor gradients, at::Tensor own, residency::BufferPool& pool,
+               std::shared_ptr<const GradientCodec> codec, at::Tensor error, bool overlap)
+      : comm_(comm),
+        transfer_(transfer),
+        gradients_(std::move(gradients)),
+        own_(std::move(own)),
+        pool_(pool),
+        codec_(std::move(codec)),
+        error_(std::move(error)),
+        overlap_(overlap) {}
+
+  bool more() const override { return !started_; }
+  void step() override {
+    started_ = true;
+    if (codec_ != nullptr) {
+      coded_.emplace(comm_, codec_, transfer_.counts, gradients_, own_, error_, pool_, overlap_);
+      return;
+    }
+    db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer_, gradients_.scalar_type(),
+                     gradients_.device());
+    op.reduce = DB_SUM;
+    op.send = gradients_.const_data_ptr();
+    op.recv = own_.mutable_data_ptr();
+    if (overlap_) {
+      work_ = comm_.submit(op);
+    } else {
+      comm_.run(op);
+    }
+  }
+  bool done() override { return started_ && !coded_ && work_.done(); }
+  void finish() override {
+    if (!started_) step();
+    work_.wait();
+    if (coded_) coded_->wait();
+    coded_.reset();
+  }
+
+ private:
+  comm::Communicator& comm_;
+  const sharding::ShardTransfer& transfer_;
+  const at::Tensor gradients_, own_;
+  residency::BufferPool& pool_;
+  const std::shared_ptr<const GradientCodec> codec_;
+  const at::Tensor error_;
+  const bool overlap_;
+  bool started_ = false;
+  comm::Work work_;
+  std::optional<CompressedReduceScatter> coded_;
+};
+
+// The parameters that have gradients in a transfer. names: by part.
+std::vector<std::string> names_in(const sharding::ShardTransfer& transfer,
+                                  const sharding::ShardLayout& layout,
+                                  const std::vector<std::string>& names) {
+  std::vector<std::string> result;
+  for (size_t i = 0; i < layout.parts.size(); ++i) {
+    const sharding::ShardPart& part = layout.parts[i];
+    const bool inside =
+        std::any_of(transfer.runs.begin(), transfer.runs.end(), [&](const sharding::ShardRun& run) {
+          return part.offset < run.bounds.back() && run.begin() < part.offset + part.numel;
+        });
+    if (part.trains && inside) result.push_back(names[i]);
+  }
+  return result;
+}
+
 void require(const comm::Communicator& comm, db_kind kind, at::ScalarType type) {
   db_op op{};
   op.kind = kind;
@@ -112,19 +186,20 @@ void gather_unit(comm::Communicator& comm, const sharding::ShardLayout& layout,
 }
 
 void UnitReduction::wait() {
-  for (comm::Work& work : works_) work.wait();
+  for (const auto& work : works_) work->finish();
   works_.clear();
-  for (CompressedReduceScatter& coded : coded_) coded.wait();
-  coded_.clear();
   packed_.clear();
 }
 
-UnitReduction reduce_unit(comm::Communicator& comm, const sharding::ShardLayout& layout,
-                          const std::vector<at::Tensor>& alone, const at::Tensor& staging,
-                          const at::Tensor& shard, residency::BufferPool& pool,
-                          const UnitCodec& coded, bool overlap) {
+UnitReduction reduce_unit(const std::shared_ptr<comm::Communicator>& comm,
+                          const sharding::ShardLayout& layout, const std::vector<at::Tensor>& alone,
+                          const at::Tensor& staging, const at::Tensor& shard,
+                          residency::BufferPool& pool, const UnitCodec& coded, const UnitHook& hook,
+                          bool overlap) {
   UnitReduction result;
   const at::ScalarType type = shard.scalar_type();
+  const size_t buckets = count_buckets(layout);
+  size_t bucket = 0;
   for (size_t i = 0; i < layout.transfers.size(); ++i) {
     const sharding::ShardTransfer& transfer = layout.transfers[i];
     if (!transfer.trains) continue;
@@ -146,24 +221,37 @@ UnitReduction reduce_unit(comm::Communicator& comm, const sharding::ShardLayout&
                       ? alone[i].view({-1})
                       : staging.narrow(0, transfer.runs[0].staging_offset, transfer.numel);
     }
-    if (coded.codec != nullptr) {
-      const auto own = static_cast<int64_t>(transfer.counts[static_cast<size_t>(layout.rank)]);
-      result.coded_.emplace_back(comm, coded.codec, transfer.counts, gradients,
-                                 shard.narrow(0, transfer.shard_offset, own), coded.errors[i], pool,
-                                 overlap);
-      continue;
-    }
-    db_op op = op_of(DB_REDUCE_SCATTER, DB_REDUCE_SCATTER_V, transfer, type, pool.device());
-    op.reduce = DB_SUM;
-    op.send = gradients.const_data_ptr();
-    op.recv = at_element(shard, transfer.shard_offset);
-    if (overlap) {
-      result.works_.push_back(comm.submit(op));
+    const auto count = static_cast<int64_t>(transfer.counts[static_cast<size_t>(layout.rank)]);
+    const at::Tensor own = shard.narrow(0, transfer.shard_offset, count);
+    const auto standard = [&comm = *comm, &transfer, &coded, &pool, i, gradients, own, overlap] {
+      return std::make_unique<TransferWork>(comm, transfer, gradients, own, pool, coded.codec,
+                                            coded.codec != nullptr ? coded.errors[i] : at::Tensor(),
+                                            overlap);
+    };
+    if (hook.hook == nullptr) {
+      result.works_.push_back(standard());
     } else {
-      comm.run(op);
+      BucketContent content{.model = hook.model,
+                            .index = hook.first_bucket + bucket,
+                            .last = hook.last && bucket + 1 == buckets,
+                            .buffer = gradients,
+                            .result = own,
+                            .names = names_in(transfer, layout, hook.names),
+                            .related = hook.related};
+      content.shard_sizes.assign(transfer.counts.begin(), transfer.counts.end());
+      result.works_.push_back(std::make_unique<HookWork>(
+          hook.hook, std::make_shared<HookedBucket>(std::move(content), comm, standard)));
     }
+    result.works_.back()->step();
+    ++bucket;
   }
   return result;
+}
+
+size_t count_buckets(const sharding::ShardLayout& layout) {
+  return static_cast<size_t>(
+      std::count_if(layout.transfers.begin(), layout.transfers.end(),
+                    [](const sharding::ShardTransfer& transfer) { return transfer.trains; }));
 }
 
 void require_transfers(const comm::Communicator& comm, at::ScalarType gathered,

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "device/device_memory.h"
 #include "residency/intercept.h"
@@ -83,7 +84,7 @@ void ShardUnit::begin() {
 }
 
 void ShardUnit::abandon() {
-  reduction_ = {};
+  { const UnitReduction ended = std::move(reduction_); }  // waits before it frees memory
   reduced_.reset();
   room_ = {};
   kept_.reset();
@@ -150,15 +151,22 @@ bool ShardUnit::has_gradient() const {
 }
 
 void ShardUnit::begin_reduction(const ShardComms& comms, residency::BufferPool& pool, double factor,
-                                bool overlap) {
+                                const UnitHook& hook, bool overlap) {
   const at::NoGradGuard no_grad;
   factor_ = factor;
-  const double scale = factor / comms.world->size();
+  double before = 1;
+  after_ = factor / comms.world->size();
+  if (hook.hook != nullptr) {  // it averages over the group itself
+    before = factor;
+    after_ = comms.copies != nullptr ? 1.0 / comms.copies->size() : 1;
+  } else if (is_narrow(plan.reduce_type)) {
+    before = std::exchange(after_, 1);
+  }
   if (staging_.defined()) clear_padding();
-  if (is_narrow(plan.reduce_type)) {
-    if (staging_.defined()) staging_.mul_(scale);
+  if (before != 1) {
+    if (staging_.defined()) staging_.mul_(before);
     for (ShardMember& member : members) {
-      if (member.alone.defined()) member.alone.mul_(scale);
+      if (member.alone.defined()) member.alone.mul_(before);
     }
   }
   // Reduces directly into gradient, unless that holds values that must be kept.
@@ -174,7 +182,8 @@ void ShardUnit::begin_reduction(const ShardComms& comms, residency::BufferPool& 
     alone.push_back(transfer.alone >= 0 ? members[static_cast<size_t>(transfer.alone)].alone
                                         : at::Tensor());
   }
-  reduction_ = reduce_unit(*comms.group, layout, alone, staging_, reduced_, pool, coded, overlap);
+  reduction_ =
+      reduce_unit(comms.group, layout, alone, staging_, reduced_, pool, coded, hook, overlap);
 }
 
 void ShardUnit::finish_reduction(const ShardComms& comms) {
@@ -183,7 +192,6 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
   if (comms.copies != nullptr && layout.shard_numel > 0) {
     comms.copies->run(tensors::all_reduce_op(reduced_, DB_SUM));
   }
-  const double scale = is_narrow(plan.reduce_type) ? 1.0 : factor_ / comms.world->size();
   if (room_) {
     const bool first = !has_gradient();
     const residency::InUse in_memory(
@@ -196,10 +204,10 @@ void ShardUnit::finish_reduction(const ShardComms& comms) {
       } else if (factor_ != 1.0) {
         member.gradient.mul_(factor_);
       }
-      add_to_gradient(member, reduced_, scale);
+      add_to_gradient(member, reduced_, after_);
     }
   } else {
-    if (scale != 1.0) gradient.mul_(scale);
+    if (after_ != 1.0) gradient.mul_(after_);
     for (const ShardMember& member : members) {
       const bool kept = kept_.defined() && member.own.defined() && member.own.grad().defined();
       if (kept) add_to_gradient(member, kept_, factor_);

@@ -61,7 +61,7 @@ class ShardUnit {
   // Averages what was taken over all ranks, adds it to gradient and multiplies that by factor. With
   // overlap it returns while the reduction is in flight; finish_reduction() ends it. Collective.
   void begin_reduction(const ShardComms& comms, residency::BufferPool& pool, double factor,
-                       bool overlap);
+                       const UnitHook& hook, bool overlap);
   void finish_reduction(const ShardComms& comms);
   void abandon();
   bool has_gradient() const;  // from an earlier backward
@@ -91,6 +91,7 @@ class ShardUnit {
   at::Tensor reduced_;  // destination of the current reduction
   residency::BufferPool::Buffer room_;  // its memory, if that is not gradient
   double factor_ = 1;                   // of the current reduction
+  double after_ = 1;                    // what its result is multiplied by in addition
   UnitReduction reduction_;             // last: its destructor waits before the memory is freed
   size_t waiting_ = 0;                  // trainable members whose gradient has not been taken
 };

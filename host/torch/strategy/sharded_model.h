@@ -38,7 +38,7 @@ class ShardedModel : public Strategy,
 
   GradientSync& gradient_sync() override { return *this; }
   void begin_backward(double factor) override;
-  void end_backward() override;
+  void end_backward(bool takes_part) override;
   void abandon_backward() override;
 
   double gradient_norm(const GradientNorm& which) override;
@@ -61,15 +61,20 @@ class ShardedModel : public Strategy,
   void make_managed_parameters();
   void add_variables();
   void install_hooks();
+  void use_comm_hook(const std::shared_ptr<const NamedHook>&) override {}  // begin() asks for it
 
   void on_gradient(size_t parameter) override;
   void begin();
+  void change_hook(std::shared_ptr<const NamedHook> hook);
   void launch_ready();
   void launch(size_t position);
+  UnitHook hook_of(const ShardUnit& unit, bool last) const;
+  std::vector<std::shared_ptr<comm::Communicator>> communicators() const;
   void finish_reduction();
   void finish();
   void take_rest(uint8_t* used);
   void reduce_replicated();
+  void reduce_by_hook(size_t group);
   void learn_launch_order();
   void give_up_order();
   void publish(const at::Tensor& used);
@@ -91,6 +96,7 @@ class ShardedModel : public Strategy,
   std::vector<uint8_t> replicated_taken_;  // by slot of replicated_, in this backward
   std::unique_ptr<residency::Residency> residency_;
   GradientHooks hooks_;
+  std::shared_ptr<const NamedHook> hook_;  // of the current backward; null: none
 
   std::vector<size_t> launch_order_;      // of units
   std::vector<size_t> completion_order_;  // in the first backward

@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "residency/intercept.h"
 #include "residency/unit.h"
+#include "strategy/comm_hook.h"
+#include "strategy/gradient_compression.h"
 #include "strategy/shard_transfer.h"
 #include "strategy/sharded_model.h"
 #include "tensors/tensor_ops.h"
@@ -36,10 +38,24 @@ void ShardedModel::begin() {
   notify_backward_begin();
   active_ = true;
   touched_ = true;
+  change_hook(comms_.world->size() > 1 ? comm_hook() : nullptr);
   next_launch_ = 0;
   completion_order_.clear();
   for (const auto& unit : units_) unit->begin();
   std::fill(replicated_taken_.begin(), replicated_taken_.end(), uint8_t{0});
+}
+
+void ShardedModel::change_hook(std::shared_ptr<const NamedHook> hook) {
+  // The sums that codecs carry errors of are means under a hook.
+  if ((hook == nullptr) != (hook_ == nullptr)) {
+    const double ranks = comms_.group->size();
+    for (const auto& unit : units_) {
+      for (at::Tensor& error : unit->coded.errors) {
+        if (error.defined()) error.mul_(hook != nullptr ? 1 / ranks : ranks);
+      }
+    }
+  }
+  hook_ = std::move(hook);
 }
 
 void ShardedModel::on_gradient(size_t parameter) {
@@ -79,8 +95,25 @@ void ShardedModel::launch(size_t position) {
   // One at a time, so that no more than two units' gradients take memory.
   finish_reduction();
   under_way_ = &unit;
-  unit.begin_reduction(comms_, pool_, factor_, plan_.overlap);
+  const bool last = position + 1 == launch_order_.size() && replicated_.groups().empty();
+  unit.begin_reduction(comms_, pool_, factor_, hook_of(unit, last), plan_.overlap);
   if (!plan_.overlap) finish_reduction();
+}
+
+std::vector<std::shared_ptr<comm::Communicator>> ShardedModel::communicators() const {
+  std::vector<std::shared_ptr<comm::Communicator>> result = {comms_.world, comms_.group,
+                                                             comms_.gather};
+  if (comms_.copies != nullptr) result.push_back(comms_.copies);
+  return result;
+}
+
+UnitHook ShardedModel::hook_of(const ShardUnit& unit, bool last) const {
+  UnitHook result{.hook = hook_, .model = model().name, .last = last};
+  if (hook_ == nullptr) return result;
+  result.related = communicators();
+  for (size_t i = 0; i < unit.number; ++i) result.first_bucket += count_buckets(units_[i]->layout);
+  for (const ShardMember& member : unit.members) result.names.push_back(member.name);
+  return result;
 }
 
 void ShardedModel::finish_reduction() {
@@ -116,8 +149,9 @@ bool ShardedModel::hand_over(ShardUnit& unit) {
   return all;
 }
 
-void ShardedModel::end_backward() {
-  if (sync() && !touched_ && !active_) {
+void ShardedModel::end_backward(bool takes_part) {
+  if (!takes_part) factor_ = 1;
+  if (takes_part && sync() && !touched_ && !active_) {
     begin();
     finish();
   }
@@ -170,7 +204,8 @@ void ShardedModel::take_rest(uint8_t* used) {
 }
 
 void ShardedModel::reduce_replicated() {
-  const at::Tensor scale = at::scalar_tensor(factor_ / comms_.world->size(), at::kDouble);
+  const at::Tensor scale =
+      at::scalar_tensor(hook_ != nullptr ? factor_ : factor_ / comms_.world->size(), at::kDouble);
   for (FlatSlot& slot : replicated_.slots()) {
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined()) {
@@ -180,9 +215,36 @@ void ShardedModel::reduce_replicated() {
     require_dense_gradient(gradient, slot.name);
     at::mul_out(slot.gradient, gradient, scale);
   }
-  for (FlatGroup& group : replicated_.groups()) {
-    comms_.world->run(tensors::all_reduce_op(group.gradients, DB_SUM));
+  for (size_t i = 0; i < replicated_.groups().size(); ++i) {
+    FlatGroup& group = replicated_.groups()[i];
+    hook_ != nullptr ? reduce_by_hook(i)
+                     : comms_.world->run(tensors::all_reduce_op(group.gradients, DB_SUM));
   }
+}
+
+// After all units; one bucket for each group.
+void ShardedModel::reduce_by_hook(size_t number) {
+  const FlatGroup& group = replicated_.groups()[number];
+  const at::Tensor memory = group.gradients.narrow(0, 0, group.parameters.numel());
+  BucketContent content{
+      .model = model().name,
+      .index = number,
+      .last = number + 1 == replicated_.groups().size(),
+      .buffer = memory,
+      .result = memory,
+      .related = communicators(),
+      .padding = padding_in(replicated_.slots(), group.first_slot, group.end_slot, memory)};
+  for (const auto& unit : units_) content.index += count_buckets(unit->layout);
+  for (size_t slot = group.first_slot; slot < group.end_slot; ++slot) {
+    content.names.push_back(replicated_.slots()[slot].name);
+    content.parameters.push_back(replicated_.slots()[slot].parameter);
+    content.gradients.push_back(replicated_.slots()[slot].gradient);
+  }
+  const auto whole = whole_reduction(memory);
+  HookWork(hook_, std::make_shared<HookedBucket>(
+                      std::move(content), comms_.world,
+                      [&] { return std::make_shared<ReductionWork>(*comms_.world, *whole, true); }))
+      .finish();
 }
 
 // Called on every rank: if orders differ, so does the maximum of hash or complement on each.

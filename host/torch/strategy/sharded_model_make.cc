@@ -73,7 +73,7 @@ std::shared_ptr<ShardedModel> ShardedModel::make(Model model, ShardPlan plan,
 void ShardedModel::encode_gradients(const config::CommunicationConfig& communication) {
   const auto codec = make_codec(communication);
   if (codec == nullptr) return;
-  require_bytes(*comms_.group, DB_ALL_TO_ALL_V, model().device);
+  require_operation(*comms_.group, "gradients", DB_ALL_TO_ALL_V, at::kByte, model().device);
   bool all = true;
   for (const auto& unit : units_) {
     unit->encode_gradients(codec);

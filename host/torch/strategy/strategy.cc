@@ -2,16 +2,30 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
 
 #include <memory>
 #include <utility>
 
 #include "config/validate.h"
 #include "residency/unit.h"
+#include "strategy/comm_hook.h"
 #include "strategy/data_parallel.h"
 #include "strategy/sharded_model.h"
 
 namespace coupler::strategy {
+
+void Strategy::use_comm_hook(const std::shared_ptr<const NamedHook>& hook) {
+  if (hook == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("register_comm_hook: the model '{}' is kept {}, so no bucket of its "
+                          "gradients is averaged over ranks",
+                          model().name, description().text),
+              {.subject = hook->name,
+               .hint = "register hooks for models that every rank holds whole or that a backend "
+                       "shards"});
+}
 
 std::vector<at::Tensor> Strategy::gradients_of(const GradientNorm& which) {
   if (!which.parameters) return flat().gradients();

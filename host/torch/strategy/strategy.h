@@ -21,6 +21,8 @@
 
 namespace coupler::strategy {
 
+struct NamedHook;  // comm_hook.h
+
 // Plain data.
 struct StrategyDescription {
   std::string text;  // how the model is kept, in a few words
@@ -37,6 +39,14 @@ class Strategy : public ModelState {
 
   // Ask for it each time: it may be replaced between two backwards.
   virtual GradientSync& gradient_sync() = 0;
+
+  // From the next backward on, the hook reduces the gradients; null: none does. At the same point
+  // on every rank. Throws Error(kUnsupported) if gradients are not averaged here.
+  void set_comm_hook(const std::shared_ptr<const NamedHook>& hook) {
+    use_comm_hook(hook);
+    comm_hook_ = hook;
+  }
+  const std::shared_ptr<const NamedHook>& comm_hook() const { return comm_hook_; }
 
   // The norm over all ranks. Throws Error naming a parameter if it is not finite. Collective.
   virtual double gradient_norm(const GradientNorm& which) = 0;
@@ -55,6 +65,7 @@ class Strategy : public ModelState {
 
  protected:
   void describe(StrategyDescription description) { description_ = std::move(description); }
+  virtual void use_comm_hook(const std::shared_ptr<const NamedHook>& hook);
   // This rank's gradients of these parameters, in as few tensors as possible.
   std::vector<at::Tensor> gradients_of(const GradientNorm& which);
   // The first of these parameters that has a gradient with infinite or NaN elements on this rank;
@@ -63,6 +74,7 @@ class Strategy : public ModelState {
 
  private:
   StrategyDescription description_;
+  std::shared_ptr<const NamedHook> comm_hook_;  // null: none
 };
 
 // Shards the model according to the backend's plan, or keeps it whole on every rank if there is

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <coupler/comm_hook.h>
 #include <coupler/error.h>
 #include <fmt/ranges.h>
 
@@ -76,6 +77,22 @@ db_dtype to_db_dtype(at::ScalarType type) {
               fmt::format("tensors of type {} cannot be sent between ranks", toString(type)),
               {.subject = toString(type),
                .hint = "convert to an integer, bool or floating type, or view_as_real it"});
+}
+
+db_reduce to_db_reduce(ReduceOp reduction) {
+  switch (reduction) {
+    case ReduceOp::kSum:
+      return DB_SUM;
+    case ReduceOp::kMean:
+      return DB_AVG;
+    case ReduceOp::kMin:
+      return DB_MIN;
+    case ReduceOp::kMax:
+      return DB_MAX;
+    case ReduceOp::kProduct:
+      return DB_PROD;
+  }
+  return DB_SUM;
 }
 
 db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce) {

@@ -11,10 +11,15 @@
 
 #include "comm/communicator.h"
 
+namespace coupler {
+enum class ReduceOp;
+}
+
 namespace coupler::tensors {
 
 // The ABI's number for a tensor's type; Error(kUnsupported) if there is none (complex, quantized).
 db_dtype to_db_dtype(at::ScalarType type);
+db_reduce to_db_reduce(ReduceOp reduction);
 
 // How a communicator identifies the memory of a device: the host's, or its own device's.
 db_memory memory_of(c10::Device device);

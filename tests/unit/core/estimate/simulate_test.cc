@@ -6,6 +6,8 @@
 #include <coupler/sharding.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "estimate/ledger.h"
 
 namespace coupler::estimate {
@@ -99,6 +101,19 @@ TEST(StepSimulation, PowerSgd_TakesNarrowMatricesAndWhatGoesWhole) {
                           .communication = {.gradients = "powersgd", .powersgd_rank = 16}};
   // carried 2, its factor 1/32, P and Q 1/16, the other gradient 1
   expect_about(simulate(log, {plan}).of(MemoryCategory::kBuffers), 2 + 1.0 / 32 + 1.0 / 16 + 1);
+}
+
+// For each bucket a square with its gradients and one that is carried, the factor, P and Q, and
+// these as they are sent.
+TEST(StepSimulation, BatchedPowerSgd_TakesSquaresOfItsBuckets) {
+  config::CommunicationConfig communication{.gradients = "batched_powersgd", .powersgd_rank = 16};
+  const EstimatePlan whole{.world_size = 2, .group_size = 2};
+  const double side = std::sqrt(2.0 * kElements), factor = side * 16 * 4 / kMiB;
+  EXPECT_NEAR(buffers_with(communication, whole), 4 + 3 * factor, 0.02);
+  communication.powersgd_dtype = "bf16";
+  EXPECT_NEAR(buffers_with(communication, whole), 4 + 4 * factor, 0.02);
+  communication.powersgd_error_feedback = false;
+  EXPECT_NEAR(buffers_with(communication, whole), 2 + 4 * factor, 0.02);
 }
 
 // For units that stay resident: the encoding of a gathered unit would reuse the unit's memory.

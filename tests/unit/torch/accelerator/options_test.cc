@@ -33,6 +33,10 @@ AcceleratorOptions many_fields() {
           .powersgd_rank = 2,
           .powersgd_start_step = 3,
           .powersgd_warm_start = false,
+          .powersgd_error_feedback = false,
+          .powersgd_min_compression_rate = 3.0,
+          .powersgd_orthogonalization_epsilon = 1e-8,
+          .powersgd_dtype = "bf16",
           .local_sgd_steps = 0,
           .local_sgd_momentum = 0.5};
 }

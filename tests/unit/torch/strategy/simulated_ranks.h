@@ -2,6 +2,8 @@
 // the buffers themselves. For tests; one thread.
 #pragma once
 
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,19 +12,25 @@
 #include <vector>
 
 #include "strategy/bucket_reduction.h"
+#include "tensors/tensor_ops.h"
 
 namespace coupler::strategy {
 
+// In fp32, rounded once at the end.
 inline void perform_sum(const std::vector<db_op>& ops) {
-  const uint64_t n = ops[0].count;
-  std::vector<float> sum(n, 0.0F);
+  const db_dtype dtype = ops[0].dtype;
+  const at::ScalarType type = dtype == DB_F16    ? at::kHalf
+                              : dtype == DB_BF16 ? at::kBFloat16
+                                                 : at::kFloat;
+  ASSERT_EQ(dtype, tensors::to_db_dtype(type));
+  const auto n = static_cast<int64_t>(ops[0].count);
+  at::Tensor sum = at::zeros({n});
   for (const db_op& op : ops) {
-    ASSERT_EQ(op.count, n);
-    ASSERT_EQ(op.dtype, static_cast<uint32_t>(DB_F32));
-    const auto* const values = static_cast<const float*>(op.send != nullptr ? op.send : op.recv);
-    for (uint64_t i = 0; i < n; ++i) sum[i] += values[i];
+    ASSERT_EQ(op.count, ops[0].count);
+    ASSERT_EQ(op.dtype, dtype);
+    sum += at::from_blob(op.recv, {n}, type).to(at::kFloat);  // in place: send is recv
   }
-  for (const db_op& op : ops) std::memcpy(op.recv, sum.data(), n * sizeof(float));
+  for (const db_op& op : ops) at::from_blob(op.recv, {n}, type).copy_(sum);
 }
 
 inline void perform_all_to_all(const std::vector<db_op>& ops) {
