@@ -292,88 +292,94 @@ void samplers_that_differ(Accelerator& accelerator) {
                                " differ in epoch 0: rank 0's has sample 0 at position 0");
   sampler->drawn = 0;
   loop();
-  // Files on disk: each rank reads its rows, and together they train on the batches of one process.
-  void dataset_files(Accelerator & accelerator) {
-    const SharedFolder folder(accelerator);
-    const int rows = 12 * world_size;
-    if (accelerator.is_main_process()) {
-      std::ofstream train(folder.path() + "/train.jsonl");
-      for (int i = 0; i < rows; ++i)
-        train << "{\"x\": [" << i << ", " << i % 3 << "], \"y\": " << i << ", \"text\": \"" << i
-              << "\"}\n";
-      accelerator.wait_for_everyone();
-      const auto data = coupler::load_dataset(folder.path()).shuffle(7);
-      const auto whole = data.to_tensors();
-      torch::manual_seed(3);
-      torch::nn::Linear model(2, 1);
-      torch::optim::SGD optimizer(model->parameters(), 1e-4);
-      auto loader = coupler::data_loader(data.map([](const coupler::Row& row) {
-        return coupler::Row{{"twice", 2 * row.get<int>("y")}};
-      }),
-                                         {.batch_size = 4, .workers = 1});
-      auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
-      int64_t step = 0;
-      EXPECT(batch["x"].device() == accelerator.device(), "a batch did not move to the device");
-      const auto y = accelerator.gather(batch["y"]).cpu();
-      EXPECT(torch::equal(y, whole["y"].narrow(0, 4 * world_size * step, 4 * world_size)),
-             "a step does not have the rows of one process");
-      EXPECT(torch::equal(batch["twice"], 2 * batch["y"]), "map was not applied");
-      const auto first = batch["y"][0].template item<int64_t>();
-      EXPECT(batch.strings.at("text")[0] == std::to_string(first), "text of another row");
-      accelerator.backward(
-          (net->forward(batch["x"].to(torch::kFloat)) - batch["y"].unsqueeze(1)).square().mean());
-      opt.step();
-      opt.zero_grad();
-      ++step;
-      EXPECT(step == 3, "an epoch has the wrong number of steps");
-  accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& tensor) {
-        expect_same_everywhere(accelerator, tensor, name);
 }
 
 // Every error reaches all ranks, which stay in sync afterwards.
 void loader_errors(Accelerator& accelerator) {
-        const int world_size = accelerator.world_size(), rank = accelerator.rank();
-        const auto loop = [&](const Stream& stream, const coupler::DataLoaderOptions& options) {
-          auto loader = coupler::data_loader(stream, options);
-          return error_of([&] {
-            auto batches = accelerator.prepare(loader);
-            auto scope = accelerator.join_uneven_inputs(batches);
-            for (auto& batch : batches) accelerator.gather(batch.data);
-          });
-        };
-        contains(loop({.count = rank == world_size - 1 ? 0 : 4, .rank = rank}, {}),
-                 world_size == 1
-                     ? "the stream has no samples"
-                     : "rank " + std::to_string(world_size - 1) + " has no data at all");
-        accelerator.wait_for_everyone();
-        contains(loop({.count = 100, .rank = rank, .only_rank = 0, .fails_at = world_size},
-                      {.dispatch_batches = true}),
-                 "batch 1 of epoch 0 (samples " + std::to_string(world_size) + " to " +
-                     std::to_string(2 * world_size - 1) + " of the stream): the disk is gone");
-        accelerator.wait_for_everyone();
-        auto unprepared = coupler::data_loader(token_rows(4));
-        contains(error_of([&] { auto scope = accelerator.join_uneven_inputs(unprepared); }),
-                 "was not prepared");
-        if (world_size > 1) {
-          auto small = coupler::data_loader(token_rows(world_size - 1));
-          contains(error_of([&] { accelerator.prepare(small); }),
-                   std::to_string(world_size - 1) + " samples, fewer than the " +
-                       std::to_string(world_size) + " processes");
-        }
+  const int world_size = accelerator.world_size(), rank = accelerator.rank();
+  const auto loop = [&](const Stream& stream, const coupler::DataLoaderOptions& options) {
+    auto loader = coupler::data_loader(stream, options);
+    return error_of([&] {
+      auto batches = accelerator.prepare(loader);
+      auto scope = accelerator.join_uneven_inputs(batches);
+      for (auto& batch : batches) accelerator.gather(batch.data);
+    });
+  };
+  contains(loop({.count = rank == world_size - 1 ? 0 : 4, .rank = rank}, {}),
+           world_size == 1 ? "the stream has no samples"
+                           : "rank " + std::to_string(world_size - 1) + " has no data at all");
+  accelerator.wait_for_everyone();
+  contains(loop({.count = 100, .rank = rank, .only_rank = 0, .fails_at = world_size},
+                {.dispatch_batches = true}),
+           "batch 1 of epoch 0 (samples " + std::to_string(world_size) + " to " +
+               std::to_string(2 * world_size - 1) + " of the stream): the disk is gone");
+  accelerator.wait_for_everyone();
+  auto unprepared = coupler::data_loader(token_rows(4));
+  contains(error_of([&] { auto scope = accelerator.join_uneven_inputs(unprepared); }),
+           "was not prepared");
+  if (world_size > 1) {
+    auto small = coupler::data_loader(token_rows(world_size - 1));
+    contains(error_of([&] { accelerator.prepare(small); }),
+             std::to_string(world_size - 1) + " samples, fewer than the " +
+                 std::to_string(world_size) + " processes");
+  }
 }
 
-    }  // namespace
+// Files on disk: each rank reads its rows, and together they train on the batches of one process.
+void dataset_files(Accelerator& accelerator) {
+  const int world_size = accelerator.world_size();
+  const SharedFolder folder(accelerator);
+  const int rows = 12 * world_size;
+  if (accelerator.is_main_process()) {
+    std::ofstream train(folder.path() + "/train.jsonl");
+    for (int i = 0; i < rows; ++i)
+      train << "{\"x\": [" << i << ", " << i % 3 << "], \"y\": " << i << ", \"text\": \"" << i
+            << "\"}\n";
+  }
+  accelerator.wait_for_everyone();
+  const auto data = coupler::load_dataset(folder.path()).shuffle(7);
+  const auto whole = data.to_tensors();
+  torch::manual_seed(3);
+  torch::nn::Linear model(2, 1);
+  torch::optim::SGD optimizer(model->parameters(), 1e-4);
+  auto loader = coupler::data_loader(data.map([](const coupler::Row& row) {
+    return coupler::Row{{"twice", 2 * row.get<int>("y")}};
+  }),
+                                     {.batch_size = 4, .workers = 1});
+  auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+  int64_t step = 0;
+  for (auto& batch : batches) {
+    EXPECT(batch["x"].device() == accelerator.device(), "a batch did not move to the device");
+    const auto y = accelerator.gather(batch["y"]).cpu();
+    EXPECT(torch::equal(y, whole["y"].narrow(0, 4 * world_size * step, 4 * world_size)),
+           "a step does not have the rows of one process");
+    EXPECT(torch::equal(batch["twice"], 2 * batch["y"]), "map was not applied");
+    const auto first = batch["y"][0].template item<int64_t>();
+    EXPECT(batch.strings.at("text")[0] == std::to_string(first), "text of another row");
+    accelerator.backward(
+        (net->forward(batch["x"].to(torch::kFloat)) - batch["y"].unsqueeze(1)).square().mean());
+    opt.step();
+    opt.zero_grad();
+    ++step;
+  }
+  EXPECT(step == 3, "an epoch has the wrong number of steps");
+  accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& tensor) {
+    expect_same_everywhere(accelerator, tensor, name);
+  });
+}
 
-    std::vector<Check> loader_checks() {
-      return {
-          {"uneven_training", uneven_training},
-          {"uneven_streams", uneven_streams},
-          {"stream_shares_the_epoch", stream_shares_the_epoch},
-          {"dispatched", dispatched},
-          {"own_samplers_resume", own_samplers_resume},
-          {"parts_of_a_stream", parts_of_a_stream},
-          {"samplers_that_differ", samplers_that_differ},
-          {"dataset_files", dataset_files},
-          {"loader_errors", loader_errors},
-      };
-    }
+}  // namespace
+
+std::vector<Check> loader_checks() {
+  return {
+      {"uneven_training", uneven_training},
+      {"uneven_streams", uneven_streams},
+      {"stream_shares_the_epoch", stream_shares_the_epoch},
+      {"dispatched", dispatched},
+      {"own_samplers_resume", own_samplers_resume},
+      {"parts_of_a_stream", parts_of_a_stream},
+      {"samplers_that_differ", samplers_that_differ},
+      {"dataset_files", dataset_files},
+      {"loader_errors", loader_errors},
+  };
+}
