@@ -15,6 +15,21 @@ namespace fs = std::filesystem;
 constexpr const char* kFolder =
     "use a folder written by transformers' save_pretrained, with config.json and weights";
 
+// The classes of transformers that open the weights, by model_type.
+constexpr std::pair<const char*, const char*> kClasses[] = {{"bert", "BertModel"},
+                                                            {"gemma", "GemmaForCausalLM"},
+                                                            {"gemma2", "Gemma2ForCausalLM"},
+                                                            {"gemma3_text", "Gemma3ForCausalLM"},
+                                                            {"gpt2", "GPT2LMHeadModel"},
+                                                            {"gpt_neox", "GPTNeoXForCausalLM"},
+                                                            {"gptj", "GPTJForCausalLM"},
+                                                            {"llama", "LlamaForCausalLM"},
+                                                            {"mistral", "MistralForCausalLM"},
+                                                            {"opt", "OPTForCausalLM"},
+                                                            {"phi", "PhiForCausalLM"},
+                                                            {"qwen2", "Qwen2ForCausalLM"},
+                                                            {"qwen3", "Qwen3ForCausalLM"}};
+
 }  // namespace
 
 struct ModelConfig::State {
@@ -63,11 +78,9 @@ std::string ModelConfig::to_json(const std::string& dtype) const {
   }
   if (!keys().has("architectures")) {
     const std::string type = model_type();
-    const char* name = type == "gpt2"   ? "GPT2LMHeadModel"
-                       : type == "gptj" ? "GPTJForCausalLM"
-                       : type == "bert" ? "BertModel"
-                                        : "LlamaForCausalLM";
-    document["architectures"] = {name};
+    for (const auto& [known, name] : kClasses) {
+      if (type == known) document["architectures"] = {name};
+    }
   }
   return document.dump(2) + "\n";
 }

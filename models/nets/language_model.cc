@@ -1,25 +1,16 @@
-#include "nets/language_model.h"
-
 #include <coupler/error.h>
 #include <coupler/language_model.h>
 #include <fmt/format.h>
 
-#include "base/text.h"
 #include "nets/layers.h"
 
 namespace coupler {
 namespace {
 
-struct Architecture {
-  const char* type;  // config.json's model_type
-  std::shared_ptr<LanguageModel> (*make)(const ModelConfig& config);
-};
-constexpr Architecture kArchitectures[] = {
-    {"gpt2", make_gpt2}, {"gptj", make_gptj}, {"llama", make_llama}};
-
 // Masks and frequencies; the model computes its own.
 bool is_computed(const std::string& name) {
-  for (const char* end : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"}) {
+  for (const char* end : {".attn.bias", ".attn.masked_bias", ".attention.bias",
+                          ".attention.masked_bias", ".rotary_emb.inv_freq"}) {
     if (name.ends_with(end)) return true;
   }
   return false;
@@ -63,25 +54,15 @@ std::vector<PipelineLayer> LanguageModel::pipeline_layers() {
   return layers;
 }
 
-std::shared_ptr<LanguageModel> make_language_model(const ModelConfig& config) {
-  const std::string type = config.model_type();
-  std::string known;
-  for (const Architecture& architecture : kArchitectures) {
-    if (type == architecture.type) return architecture.make(config);
-    known += (known.empty() ? "" : ", ") + std::string(architecture.type);
-  }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: architecture '{}' is not supported; supported: {}", config.where(),
-                          for_message(type), known),
-              {.subject = "model_type",
-               .hint = "use a checkpoint of one of these; for 'bert', use SentenceEncoder"});
-}
-
 std::function<std::string(const std::string&)> checkpoint_names(const LanguageModel& model) {
-  const std::string prefix = model.base_prefix();
-  return [prefix](const std::string& name) {
+  const std::string prefix = model.base_prefix(), head = model.head_name();
+  return [prefix, head](const std::string& name) {
     if (is_computed(name)) return std::string();
-    return name.starts_with(prefix) || name.starts_with("lm_head.") ? name : prefix + name;
+    // GPT-NeoX's head has another name in newer versions of transformers.
+    for (const char* other : {"lm_head.", "embed_out."}) {
+      if (name.starts_with(other)) return head + name.substr(name.find('.'));
+    }
+    return name.starts_with(prefix) ? name : prefix + name;
   };
 }
 

@@ -5,11 +5,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -18,6 +20,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <optional>
 #include <tuple>
@@ -29,16 +32,42 @@ namespace coupler {
 namespace {
 
 // Llama 3.1's scaling: divides low frequencies, keeps high ones, and interpolates in between.
-at::Tensor stretched(const at::Tensor& frequencies, const JsonObject& rope) {
-  const double factor = rope.number("factor"), low = rope.number("low_freq_factor"),
-               high = rope.number("high_freq_factor"),
-               original = rope.number("original_max_position_embeddings");
+at::Tensor stretched(const at::Tensor& frequencies, const RotaryBase& base) {
   const at::Tensor lengths = frequencies.reciprocal().mul(2 * std::numbers::pi);
-  const at::Tensor smooth = lengths.reciprocal().mul(original).sub(low).div(high - low);
+  const double original = base.original_positions;
+  const at::Tensor smooth =
+      lengths.reciprocal().mul(original).sub(base.low).div(base.high - base.low);
   const at::Tensor between =
-      frequencies.mul(smooth.neg().add(1.0)).div(factor).add(frequencies.mul(smooth));
-  const at::Tensor slow = at::where(lengths.gt(original / low), frequencies.div(factor), between);
-  return at::where(lengths.lt(original / high), frequencies, slow);
+      frequencies.mul(smooth.neg().add(1.0)).div(base.factor).add(frequencies.mul(smooth));
+  const at::Tensor slow =
+      at::where(lengths.gt(original / base.low), frequencies.div(base.factor), between);
+  return at::where(lengths.lt(original / base.high), frequencies, slow);
+}
+
+// Which of the keys from `first` on each token sees: bool, [batch or 1, 1, tokens, keys]. window:
+// as in AttentionOptions.
+at::Tensor mask_of(const AttentionPass& pass, int64_t first, int64_t window) {
+  const int64_t all = pass.seen + pass.tokens;
+  const at::TensorOptions whole = pass.positions.options();
+  const at::Tensor keys = at::arange(first, all, whole);
+  const at::Tensor queries = at::arange(pass.seen, all, whole).unsqueeze(1);
+  at::Tensor mask = keys.le(queries);
+  if (window > 0) mask = mask.logical_and(keys.gt(queries.sub(window)));
+  if (!pass.padding.defined()) return mask.unsqueeze(0).unsqueeze(0);
+  // A padding token sees itself, so that every row of scores has a value.
+  const at::Tensor text = keys.unsqueeze(0).ge(pass.padding).unsqueeze(1);  // [batch, 1, keys]
+  return text.logical_and(mask).logical_or(keys.eq(queries)).unsqueeze(1);
+}
+
+// As scaled_dot_product_attention, which cannot cap scores.
+at::Tensor attend_capped(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, const AttentionOptions& options) {
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  at::Tensor scores = at::matmul(query, key.transpose(2, 3)).mul(scale);
+  scores = scores.div(options.cap).tanh().mul(options.cap);
+  if (mask)
+    scores = scores.masked_fill(mask->logical_not(), -std::numeric_limits<double>::infinity());
+  return at::matmul(at::softmax(scores, -1, at::kFloat).to(query.scalar_type()), value);
 }
 
 }  // namespace
@@ -99,24 +128,15 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(size_t layer, const at::
 }
 
 AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache) {
-  const int64_t seen = cache == nullptr ? 0 : cache->length();
-  const int64_t count = tokens.size(1), all = seen + count;
-  const at::TensorOptions whole = tokens.options().dtype(at::kLong);
   AttentionPass pass;
   pass.cache = cache;
-  pass.positions = at::arange(seen, all, whole);
-  const bool padded = cache != nullptr && cache->padding().defined();
-  if (padded) {
-    const at::Tensor padding = cache->padding().to(tokens.device()).unsqueeze(1);
-    // A padding token attends to itself, so that every row of scores has a value.
-    const at::Tensor keys = at::arange(all, whole), queries = pass.positions.unsqueeze(1);
-    const at::Tensor text = keys.unsqueeze(0).ge(padding).unsqueeze(1);  // [batch, 1, all]
-    pass.mask = text.logical_and(keys.le(queries)).logical_or(keys.eq(queries)).unsqueeze(1);
-    pass.positions = pass.positions.sub(padding).clamp_min(0);
-  } else if (seen > 0 && count > 1) {
-    pass.mask = at::arange(all, whole).le(pass.positions.unsqueeze(1)).unsqueeze(0).unsqueeze(0);
-  } else {
-    pass.causal = count > 1;
+  pass.seen = cache == nullptr ? 0 : cache->length();
+  pass.tokens = tokens.size(1);
+  pass.positions =
+      at::arange(pass.seen, pass.seen + pass.tokens, tokens.options().dtype(at::kLong));
+  if (cache != nullptr && cache->padding().defined()) {
+    pass.padding = cache->padding().to(tokens.device()).unsqueeze(1);
+    pass.positions = pass.positions.sub(pass.padding).clamp_min(0);
   }
   return pass;
 }
@@ -134,13 +154,24 @@ at::Tensor attend_in_heads(const at::Tensor& query, const at::Tensor& key, const
 }
 
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                  const AttentionPass& pass, size_t layer) {
+                  AttentionPass& pass, size_t layer, const AttentionOptions& options) {
   at::Tensor keys = key, values = value;
   if (pass.cache != nullptr) std::tie(keys, values) = pass.cache->extend(layer, key, value);
   const int64_t batch = query.size(0), heads = query.size(1), tokens = query.size(2),
-                size = query.size(3), groups = heads / keys.size(1);
+                size = query.size(3), groups = heads / keys.size(1), all = keys.size(2);
+  const int64_t window = options.window < all ? options.window : 0;
+  // The keys before are outside of every token's window.
+  const int64_t first = window > 0 ? std::max<int64_t>(pass.seen - window + 1, 0) : 0;
+  keys = keys.narrow(2, first, all - first);
+  values = values.narrow(2, first, all - first);
+  const bool capped = options.cap > 0;
+  const bool causal = tokens > 1 && pass.seen == 0 && window == 0 && !capped;
   std::optional<at::Tensor> mask;
-  if (pass.mask.defined()) mask = pass.mask.to(query.device());
+  if (pass.padding.defined() || (tokens > 1 && !causal)) {
+    at::Tensor& shared = pass.masks[window];
+    if (!shared.defined()) shared = mask_of(pass, first, window);
+    mask = shared.to(query.device());
+  }
   at::Tensor asked = query;
   const bool together = groups > 1 && tokens == 1;
   if (together) {
@@ -150,31 +181,37 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
     keys = keys.repeat_interleave(groups, 1);
     values = values.repeat_interleave(groups, 1);
   }
-  at::Tensor seen =
-      at::scaled_dot_product_attention(asked, keys, values, mask, /*dropout_p=*/0.0, pass.causal);
-  if (together) return seen.reshape({batch, 1, heads * size});
-  return seen.transpose(1, 2).reshape({batch, tokens, heads * size});
+  const at::Tensor found =
+      capped ? attend_capped(asked, keys, values, mask, options)
+             : at::scaled_dot_product_attention(asked, keys, values, mask, /*dropout_p=*/0.0,
+                                                causal && !mask, options.scale);
+  if (together) return found.reshape({batch, 1, heads * size});
+  return found.transpose(1, 2).reshape({batch, tokens, heads * size});
 }
 
-at::Tensor rotary_frequencies(int64_t size, double base) {
-  const at::Tensor exponents = at::arange(0, size, 2, at::kFloat).div(double(size));
-  return at::pow(base, exponents).reciprocal();
-}
-
-at::Tensor rotary_frequencies(const JsonObject& config, int64_t size) {
-  auto rope = config.maybe_object("rope_parameters");
-  if (!rope) rope = config.maybe_object("rope_scaling");
-  const double base = rope ? rope->number("rope_theta", config.number("rope_theta", 10000.0))
-                           : config.number("rope_theta", 10000.0);
-  const at::Tensor frequencies = rotary_frequencies(size, base);
+RotaryBase rotary_base_of(const std::optional<JsonObject>& rope, double base) {
+  RotaryBase result{.base = rope ? rope->number("rope_theta", base) : base};
   const std::string type =
       rope ? rope->text("rope_type", rope->text("type", "default")) : "default";
-  if (type == "default") return frequencies;
-  if (type == "linear") return frequencies.div(rope->number("factor"));
-  if (type == "llama3") return stretched(frequencies, *rope);
-  throw Error(ErrorCode::kUnsupported,
-              rope->where() + ": rope_type '" + for_message(type) + "' is not supported",
-              {.subject = "rope_type", .hint = "use default, linear or llama3"});
+  if (type == "default") return result;
+  if (type != "linear" && type != "llama3")
+    throw Error(ErrorCode::kUnsupported,
+                rope->where() + ": rope_type '" + for_message(type) + "' is not supported",
+                {.subject = "rope_type", .hint = "use default, linear or llama3"});
+  result.factor = rope->number("factor");
+  if (type == "llama3") {
+    result.low = rope->number("low_freq_factor");
+    result.high = rope->number("high_freq_factor");
+    result.original_positions = rope->number("original_max_position_embeddings");
+  }
+  return result;
+}
+
+at::Tensor rotary_frequencies(int64_t size, const RotaryBase& base) {
+  const at::Tensor exponents = at::arange(0, size, 2, at::kFloat).div(double(size));
+  const at::Tensor frequencies = at::pow(base.base, exponents).reciprocal();
+  if (base.original_positions > 0) return stretched(frequencies, base);
+  return base.factor == 1 ? frequencies : frequencies.div(base.factor);
 }
 
 RotaryEmbedding::RotaryEmbedding(const at::Tensor& positions, const at::Tensor& frequencies,

@@ -10,6 +10,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,7 +32,7 @@ TORCH_MODULE(Head);
 
 // A container module whose children have the names that checkpoints use: "transformer", "0", "net".
 struct PartsOfImpl : torch::nn::Module {
-  PartsOfImpl() : Module("PartsOf") {}
+  explicit PartsOfImpl(const std::string& name = "PartsOf") : Module(name) {}
   template <class Holder>
   Holder add(const std::string& name, Holder part) {
     return register_module(name, std::move(part));
@@ -48,11 +49,17 @@ Activation activation_of(const JsonObject& config, const char* key, const std::s
 
 // Rotary positions: the sines and cosines of a forward pass, and the two ways to rotate by them.
 
-// LLaMA's frequencies, float [size / 2], from config.json's "rope_parameters" (or the older
-// "rope_scaling" and "rope_theta"). Throws Error(kUnsupported) for unsupported kinds.
-at::Tensor rotary_frequencies(const JsonObject& config, int64_t size);
-// Without scaling: base^(-2i / size).
-at::Tensor rotary_frequencies(int64_t size, double base);
+// How positions become angles: base^(-2i / size), and Llama 3.1's or a linear scaling of that.
+struct RotaryBase {
+  double base = 10000, factor = 1;
+  // Of Llama 3.1, which divides low frequencies only; 0 positions: divides all of them.
+  double low = 0, high = 0, original_positions = 0;
+};
+// rope: config.json's "rope_parameters" or the older "rope_scaling", if it has one. base: if that
+// names none. Throws Error(kUnsupported) for unsupported kinds.
+RotaryBase rotary_base_of(const std::optional<JsonObject>& rope, double base);
+// float [size / 2].
+at::Tensor rotary_frequencies(int64_t size, const RotaryBase& base);
 
 enum class RotaryStyle { kInterleaved, kHalf };  // pairs of coordinates: GPT-J's, LLaMA's
 
@@ -74,10 +81,13 @@ class RotaryEmbedding {
 
 struct AttentionPass {
   KeyValueCache* cache = nullptr;  // null: nothing is cached
+  int64_t seen = 0, tokens = 0;    // processed before, and in this pass
   at::Tensor positions;            // [tokens], or [batch, tokens] if rows are padded
-  at::Tensor mask;                 // [batch or 1, 1, tokens, all]; undefined: none is needed
-  bool causal = false;             // without a mask: tokens attend to themselves and earlier ones
-  std::optional<RotaryEmbedding> rope;  // of models that have one, once a block has used it
+  at::Tensor padding;              // [batch, 1] leading padding tokens; undefined: none
+  // Once a layer has used them: masks by window, and rotary positions, which layers with a window
+  // may have of their own.
+  std::map<int64_t, at::Tensor> masks;
+  std::optional<RotaryEmbedding> rope, window_rope;
 };
 
 AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache);
@@ -91,9 +101,16 @@ at::Tensor attend_in_heads(const at::Tensor& query, const at::Tensor& key, const
                            int64_t heads, const std::optional<at::Tensor>& mask = {},
                            bool causal = false);
 
+// What distinguishes a layer's attention from the usual.
+struct AttentionOptions {
+  std::optional<double> scale;  // of scores; 1 / sqrt(size) if not set
+  double cap = 0;               // scores stay within ±cap; 0: unbounded
+  int64_t window = 0;           // tokens see themselves and the window - 1 before; 0: all before
+};
+
 // query: [batch, heads, tokens, size]; key and value likewise, with as many heads or fewer, each
 // shared by several query heads. Returns [batch, tokens, heads × size].
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                  const AttentionPass& pass, size_t layer);
+                  AttentionPass& pass, size_t layer, const AttentionOptions& options);
 
 }  // namespace coupler

@@ -123,7 +123,7 @@ TEST(Pipeline, WrongFolder_IsRefusedWithWhatToDo) {
     nlohmann::json value;
     std::vector<std::string> message;
   } cases[] = {
-      {"/model_type", "mamba", {"'mamba' is not supported; supported: gpt2, gptj, llama"}},
+      {"/model_type", "mamba", {"'mamba' is not supported; supported: gemma, gemma2"}},
       {"/model_type", nullptr, {"config.json: 'model_type' is missing"}},
       {"/n_head", 5, {"'n_head' does not divide 'n_embd'"}},
       {"/n_layer", "two", {"'n_layer' must be a positive integer, not \"two\""}},

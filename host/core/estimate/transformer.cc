@@ -62,8 +62,9 @@ class Builder {
 };
 
 // modeling_llama.py; modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
-// modeling_gemma.py differ in biases, norms and ties.
-void llama(Builder& b, bool attention_bias, bool head_norms, bool ties) {
+// modeling_gemma.py differ in biases, norms and ties;
+// modeling_gemma2.py and modeling_gemma3.py norm what blocks add, too.
+void llama(Builder& b, bool attention_bias, bool head_norms, bool ties, bool output_norms = false) {
   const uint64_t width = b.number("hidden_size"), heads = b.number("num_attention_heads");
   const uint64_t size = b.number("head_dim", width / heads);
   const uint64_t keys = b.number("num_key_value_heads", heads);
@@ -86,6 +87,10 @@ void llama(Builder& b, bool attention_bias, bool head_norms, bool ties) {
     b.linear(layer + "mlp.down_proj", width, inner, mlp_bias);
     b.norm(layer + "input_layernorm", width, false);
     b.norm(layer + "post_attention_layernorm", width, false);
+    if (output_norms) {
+      b.norm(layer + "pre_feedforward_layernorm", width, false);
+      b.norm(layer + "post_feedforward_layernorm", width, false);
+    }
   }
   b.norm("model.norm", width, false);
   if (!b.flag("tie_word_embeddings", ties)) b.linear("lm_head", words, width, false);
@@ -151,6 +156,61 @@ void gpt_neox(Builder& b) {
   if (!b.flag("tie_word_embeddings", false)) b.linear("embed_out", words, width, false);
 }
 
+// modeling_phi.py
+void phi(Builder& b) {
+  const uint64_t width = b.number("hidden_size"), inner = b.number("intermediate_size");
+  const uint64_t heads = b.number("num_attention_heads"), size = width / heads;
+  const uint64_t keys = b.number("num_key_value_heads", heads), words = b.number("vocab_size");
+  b.add("model.embed_tokens.weight", {words, width});
+  for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    b.linear(layer + "self_attn.q_proj", heads * size, width, true);
+    b.linear(layer + "self_attn.k_proj", keys * size, width, true);
+    b.linear(layer + "self_attn.v_proj", keys * size, width, true);
+    b.linear(layer + "self_attn.dense", width, heads * size, true);
+    if (b.flag("qk_layernorm", false)) {
+      b.norm(layer + "self_attn.q_layernorm", size);
+      b.norm(layer + "self_attn.k_layernorm", size);
+    }
+    b.linear(layer + "mlp.fc1", inner, width, true);
+    b.linear(layer + "mlp.fc2", width, inner, true);
+    b.norm(layer + "input_layernorm", width);
+  }
+  b.norm("model.final_layernorm", width);
+  if (b.flag("tie_word_embeddings", false)) {
+    b.add("lm_head.bias", {words});
+  } else {
+    b.linear("lm_head", words, width, true);
+  }
+}
+
+// modeling_opt.py; the table of positions has two more rows than there are positions.
+void opt(Builder& b) {
+  const uint64_t width = b.number("hidden_size"), inner = b.number("ffn_dim");
+  const uint64_t narrow = b.number("word_embed_proj_dim", width), words = b.number("vocab_size");
+  const bool bias = b.flag("enable_bias", true), first = b.flag("do_layer_norm_before", true);
+  const auto norm = [&](const std::string& name) {
+    if (b.flag("layer_norm_elementwise_affine", true)) b.norm(name, width);
+  };
+  b.add("model.decoder.embed_tokens.weight", {words, narrow});
+  b.add("model.decoder.embed_positions.weight", {b.number("max_position_embeddings") + 2, width});
+  if (narrow != width) {
+    b.linear("model.decoder.project_out", narrow, width, false);
+    b.linear("model.decoder.project_in", width, narrow, false);
+  }
+  if (first && !b.flag("_remove_final_layer_norm", false)) norm("model.decoder.final_layer_norm");
+  for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
+    const std::string layer = fmt::format("model.decoder.layers.{}.", i);
+    for (const char* name : {"k_proj", "v_proj", "q_proj", "out_proj"})
+      b.linear(layer + "self_attn." + name, width, width, bias);
+    norm(layer + "self_attn_layer_norm");
+    b.linear(layer + "fc1", inner, width, bias);
+    b.linear(layer + "fc2", width, inner, bias);
+    norm(layer + "final_layer_norm");
+  }
+  if (!b.flag("tie_word_embeddings", true)) b.linear("lm_head", words, narrow, false);
+}
+
 // modeling_bert.py and modeling_roberta.py: their masked language models, whose decoder is the
 // embedding.
 void bert(Builder& b, const std::string& root, bool roberta) {
@@ -187,9 +247,13 @@ const std::map<std::string, Family>& families() {
       {"qwen2", [](Builder& b) { llama(b, true, false, false); }},
       {"qwen3", [](Builder& b) { llama(b, false, true, false); }},
       {"gemma", [](Builder& b) { llama(b, false, false, true); }},
+      {"gemma2", [](Builder& b) { llama(b, false, false, true, true); }},
+      {"gemma3_text", [](Builder& b) { llama(b, false, true, true, true); }},
       {"gpt2", gpt2},
       {"gptj", gptj},
       {"gpt_neox", gpt_neox},
+      {"opt", opt},
+      {"phi", phi},
       {"bert", [](Builder& b) { bert(b, "bert.", false); }},
       {"roberta", [](Builder& b) { bert(b, "roberta.", true); }},
       {"xlm-roberta", [](Builder& b) { bert(b, "roberta.", true); }},

@@ -1,6 +1,8 @@
-// LanguageModel: GPT-2, GPT-J and LLaMA in plain LibTorch, with the names, shapes and results of
-// transformers' GPT2LMHeadModel, GPTJForCausalLM and LlamaForCausalLM, so that their checkpoints
-// load. They are ordinary modules, loaded, placed, sharded and saved like any other.
+// LanguageModel: decoder-only language models in plain LibTorch, with the names, shapes and results
+// of transformers' classes (GPT2LMHeadModel, LlamaForCausalLM, …), so that their checkpoints load.
+// They are ordinary modules, loaded, placed, sharded and saved like any other. Architectures by
+// config.json's model_type: gemma, gemma2, gemma3_text, gpt2, gpt_neox, gptj, llama, mistral, opt,
+// phi, qwen2, qwen3.
 //
 //   const auto config = coupler::ModelConfig::open(folder);
 //   std::shared_ptr<coupler::LanguageModel> model;
@@ -85,6 +87,8 @@ class LanguageModel : public torch::nn::Module, public PipelineLayers {
   // The prefix of tensor names in checkpoints of the whole model, but not in those of the model
   // without its head: "transformer.".
   virtual const char* base_prefix() const = 0;
+  // The name of the head's module: "lm_head".
+  virtual const char* head_name() const = 0;
 
  protected:
   // name: of the module.

@@ -67,7 +67,7 @@ std::string config_refusal(const std::string& config) {
 
 TEST(Transformer, UnknownType_ListsTheKnownOnes) {
   const std::string said = config_refusal(R"({"model_type": "mamba"})");
-  EXPECT_NE(said.find("model_type is 'mamba'; known are bert, gemma, gpt2"), std::string::npos)
+  EXPECT_NE(said.find("model_type is 'mamba'; known are bert, gemma, gemma2"), std::string::npos)
       << said;
 }
 
