@@ -1,4 +1,4 @@
-// Continues texts with a language model (GPT-2, GPT-J or LLaMA) loaded from a folder written by
+// Continues texts with a language model loaded from a folder written by
 // transformers, which may be larger than memory:
 //
 //   generate --model gpt2 --prompt "Hello, my name is"
@@ -185,7 +185,7 @@ int main(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   Arguments arguments;
   coupler::GenerationOptions& generation = arguments.generation;
-  CLI::App app{"Continues texts with GPT-2, GPT-J or LLaMA."};
+  CLI::App app{"Continues texts with a language model."};
   app.add_option("--model", arguments.model, "folder with config.json, weights and tokenizer.json")
       ->required();
   auto* const input = app.add_option_group("prompts");

@@ -237,6 +237,13 @@ std::vector<GeneratedText> TextGeneration::operator()(const std::vector<std::str
   return continue_tokens(tokens, options);
 }
 
+GeneratedText TextGeneration::chat(const std::vector<ChatMessage>& messages,
+                                   const GenerationOptions& options, ChatOptions chat_options) {
+  chat_options.add_generation_prompt = true;
+  const std::string text = tokenizer().apply_chat_template(messages, chat_options);
+  return std::move(continue_tokens({tokenizer().encode(text, /*special=*/false)}, options).front());
+}
+
 std::vector<GeneratedText> TextGeneration::continue_tokens(
     const std::vector<std::vector<int64_t>>& prompts, const GenerationOptions& options) {
   time_ = {};

@@ -1,11 +1,13 @@
 #include "tokenizer/pre_tokenizer.h"
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "json_file.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
 
@@ -224,9 +226,14 @@ Normalizer make_normalizer(const std::optional<JsonObject>& description) {
     };
   }
   if (type == "BertNormalizer") return bert(*description);
+  if (type == "Precompiled") {
+    return [table = std::make_shared<const Charsmap>(*description)](const std::string& text) {
+      return table->normalized(text);
+    };
+  }
   refuse_kind(*description,
               "Sequence, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Replace, Prepend, "
-              "BertNormalizer");
+              "BertNormalizer, Precompiled");
 }
 
 PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& description) {

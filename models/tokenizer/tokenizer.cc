@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <mutex>
 #include <utility>
 
 #include "json_file.h"
@@ -41,8 +42,9 @@ fs::path file_of(const fs::path& path) {
 }  // namespace
 
 struct Tokenizer::State {
-  State(const JsonObject& file)
-      : normalizer(make_normalizer(file.maybe_object("normalizer"))),
+  State(const JsonObject& file, fs::path folder_of)
+      : folder(std::move(folder_of)),
+        normalizer(make_normalizer(file.maybe_object("normalizer"))),
         pre_tokenizer(make_pre_tokenizer(file.maybe_object("pre_tokenizer"))),
         model(make_word_model(file.object("model"))),
         decoder(make_decoder(file.maybe_object("decoder"))),
@@ -61,6 +63,9 @@ struct Tokenizer::State {
     }
   }
 
+  const fs::path folder;  // of the chat template
+  mutable std::once_flag chat_once;
+  mutable std::optional<ChatTemplate> chat;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::unique_ptr<WordModel> model;
@@ -72,11 +77,12 @@ struct Tokenizer::State {
 Tokenizer Tokenizer::open(const std::string& path) {
   if (fs::is_directory(path) && !fs::exists(fs::path(path) / "tokenizer.json")) {
     if (const auto clip = read_clip_files(path))
-      return Tokenizer(std::make_shared<State>(JsonObject(*clip, path)));
+      return Tokenizer(std::make_shared<State>(JsonObject(*clip, path), path));
   }
   const std::string file = file_of(path).string();
   const nlohmann::json document = read_json_file(file, kConvert);
-  return Tokenizer(std::make_shared<State>(JsonObject(document, file)));
+  return Tokenizer(
+      std::make_shared<State>(JsonObject(document, file), fs::path(file).parent_path()));
 }
 
 std::vector<int64_t> Tokenizer::encode(const std::string& given, bool special,
@@ -110,6 +116,13 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special
   std::string text;
   for (const std::string& piece : state_->decoder(std::move(tokens))) text += piece;
   return text;
+}
+
+std::string Tokenizer::apply_chat_template(const std::vector<ChatMessage>& messages,
+                                           const ChatOptions& options) const {
+  std::call_once(state_->chat_once,
+                 [&] { state_->chat = ChatTemplate::open(state_->folder.string()); });
+  return state_->chat->apply(messages, options);
 }
 
 std::optional<int64_t> Tokenizer::id_of(const std::string& token) const {

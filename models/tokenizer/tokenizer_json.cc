@@ -42,8 +42,8 @@ void refuse_kind(const JsonObject& description, const std::string& those_that_ar
       fmt::format("{}: '{}' is not supported; supported: {}", description.where(),
                   for_message(description.text("type", "")), those_that_are),
       {.subject = description.where(),
-       .hint = "use byte-level BPE, sentencepiece-style BPE or WordPiece; for models with another "
-               "tokenizer, pass tokens made by transformers' AutoTokenizer"});
+       .hint = "use BPE, Unigram or WordPiece with these parts; for models with another tokenizer, "
+               "pass tokens made by transformers' AutoTokenizer"});
 }
 
 std::optional<nlohmann::json> read_clip_files(const std::string& folder) {

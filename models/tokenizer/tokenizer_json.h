@@ -15,7 +15,7 @@
 
 namespace coupler {
 
-// Throws Error(kUnsupported): "FILE: normalizer: 'Precompiled' is not supported; supported: …".
+// Throws Error(kUnsupported): "FILE: normalizer: 'Nmt' is not supported; supported: …".
 [[noreturn]] void refuse_kind(const JsonObject& description, const std::string& those_that_are);
 
 // Applies stages one after the other.

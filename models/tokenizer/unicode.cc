@@ -2,6 +2,7 @@
 
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <unicode/brkiter.h>
 #include <unicode/locid.h>
 #include <unicode/normalizer2.h>
 #include <unicode/regex.h>
@@ -66,6 +67,31 @@ std::vector<Character> characters(std::string_view text) {
   return result;
 }
 
+std::vector<Span> graphemes(std::string_view text) {
+  UErrorCode error = U_ZERO_ERROR;
+  const std::unique_ptr<icu::BreakIterator> breaks(
+      icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), error));
+  const icu::UnicodeString input = wide(text);
+  std::vector<Span> result;
+  if (U_FAILURE(error))
+    throw Error(ErrorCode::kInternal,
+                fmt::format("ICU cannot divide text into characters: {}", u_errorName(error)),
+                {.subject = "ICU", .hint = "use the libicu version that Coupler was built with"});
+  breaks->setText(input);
+  size_t byte = 0;
+  for (int32_t unit = 0, end = breaks->next(); end != icu::BreakIterator::DONE;
+       end = breaks->next()) {
+    const size_t begin = byte;
+    while (unit < end) {
+      UChar32 code = 0;
+      U8_NEXT_OR_FFFD(text.data(), byte, text.size(), code);
+      unit += U16_LENGTH(code);
+    }
+    result.push_back({begin, byte});
+  }
+  return result;
+}
+
 void append(std::string& text, char32_t code) {
   char bytes[U8_MAX_LENGTH];
   int32_t size = 0;
@@ -102,6 +128,18 @@ void append_lower(std::string& text, char32_t code) {
   }
   icu::UnicodeString lower(static_cast<UChar32>(code));
   lower.toLower(icu::Locale::getRoot()).toUTF8String(text);
+}
+
+std::string lower(std::string_view text) {
+  return narrow(wide(text).toLower(icu::Locale::getRoot()));
+}
+
+std::string upper(std::string_view text) {
+  return narrow(wide(text).toUpper(icu::Locale::getRoot()));
+}
+
+std::string title(std::string_view character) {
+  return narrow(wide(character).toTitle(nullptr, icu::Locale::getRoot()));
 }
 
 size_t blank_start(std::string_view text) {

@@ -31,6 +31,8 @@ struct Character {
   Span span;
 };
 std::vector<Character> characters(std::string_view text);
+// What a reader takes for one character: a letter with its accents, an emoji of several.
+std::vector<Span> graphemes(std::string_view text);
 void append(std::string& text, char32_t code);
 // Replaces each character with what `change` appends.
 std::string map(std::string_view text,
@@ -40,6 +42,10 @@ enum class Form { kNfc, kNfd, kNfkc, kNfkd };
 std::string normalized(std::string_view text, Form form);
 // Lowercases each character on its own, so a final sigma is not treated specially.
 void append_lower(std::string& text, char32_t code);
+// Of a whole text, as Python's str.lower and str.upper; title: of one character.
+std::string lower(std::string_view text);
+std::string upper(std::string_view text);
+std::string title(std::string_view character);
 
 // Where leading white space ends, and where trailing white space begins.
 size_t blank_start(std::string_view text);

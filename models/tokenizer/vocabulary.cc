@@ -67,11 +67,25 @@ bool starts_with_word(std::string_view text) {
 
 Vocabulary::Vocabulary(const JsonObject& model) {
   const nlohmann::json& tokens = model.raw("vocab");
-  if (!tokens.is_object())
-    model.refuse("vocab", "is not an object that maps tokens to ids",
-                 "use a tokenizer.json of byte-level BPE, sentencepiece-style BPE or WordPiece");
+  if (!tokens.is_object() && !tokens.is_array())
+    model.refuse("vocab", "is neither an object that maps tokens to ids nor a list of them",
+                 "use a tokenizer.json of BPE, Unigram or WordPiece");
   ids_.reserve(tokens.size());
   texts_.reserve(tokens.size());
+  if (tokens.is_array()) {
+    for (const nlohmann::json& entry : tokens) {
+      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string())
+        model.refuse(
+            "vocab",
+            fmt::format("has {}, which is not a token and its score", for_message(entry.dump())),
+            "save the tokenizer again; this file is damaged");
+      const auto id = static_cast<int64_t>(texts_.size());
+      // A few published vocabularies have a token twice; its text means the last one.
+      const auto [token, is_new] = ids_.insert_or_assign(entry[0].get<std::string>(), id);
+      texts_.emplace(id, &token->first);
+    }
+    return;
+  }
   for (const auto& [text, id] : tokens.items()) {
     if (!id.is_number_unsigned())
       model.refuse("vocab",
@@ -102,8 +116,9 @@ std::unique_ptr<WordModel> make_word_model(const JsonObject& model) {
   // Files from before 2020 have no "type"; those with merges are BPE.
   const std::string type = model.text("type", model.has("merges") ? "BPE" : "");
   if (type == "BPE") return make_bpe(model);
+  if (type == "Unigram") return make_unigram(model);
   if (type == "WordPiece") return std::make_unique<WordPiece>(model);
-  refuse_kind(model, "BPE, WordPiece");
+  refuse_kind(model, "BPE, Unigram, WordPiece");
 }
 
 AddedTokens::AddedTokens(const std::vector<JsonObject>& descriptions,

