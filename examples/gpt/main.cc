@@ -123,6 +123,11 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
                                                accelerator.world_size());
   accelerator.print(parameters, " parameters, ", accelerator.world_size(), " processes, backend ",
                     accelerator.backend(), ", ", batches.size(), " steps per epoch");
+  // Writes nothing unless training.log_with names a tracker.
+  accelerator.init_trackers("gpt", {{"parameters", parameters},
+                                    {"learning_rate", arguments.learning_rate},
+                                    {"batch_size", arguments.batch_size},
+                                    {"sequence", arguments.model.sequence}});
   Progress progress;
   accelerator.register_for_checkpointing(progress);
   accelerator.resume();  // from the newest checkpoint of -o checkpoint.dir, if there is one
@@ -145,11 +150,12 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
       if (done % arguments.log_every == 0 || done == arguments.steps) {
         progress.loss = accelerator.reduce(loss.detach(), coupler::ReduceOp::kMean).item<double>();
         const int64_t counted = std::min((done - 1) % arguments.log_every + 1, done - resumed);
+        const double rate = speed.per_second(step_tokens * static_cast<double>(counted));
         char line[128];
         std::snprintf(line, sizeof line, "step %lld  loss %.4f  %.0f tokens/s",
-                      static_cast<long long>(done), progress.loss,
-                      speed.per_second(step_tokens * static_cast<double>(counted)));
+                      static_cast<long long>(done), progress.loss, rate);
         accelerator.print(line);
+        accelerator.log({{"loss", progress.loss}, {"tokens_per_second", rate}}, done);
       }
       if (done == arguments.steps) break;
     }

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "base/text.h"
+#include "track/media.h"
 
 namespace coupler::track {
 namespace {
@@ -161,7 +162,30 @@ void append_csv(std::string& out, std::string_view field) {
 
 }  // namespace
 
+namespace {
+
+// Writes the file in media/, and returns its path from the project's folder.
+std::string image_path(const std::string& folder, const TrackedImage& image, int64_t step) {
+  const std::string name = media_name(image.name, step, image.format);
+  write_media((std::filesystem::path(folder) / "media").string(), name, image.bytes);
+  return "media/" + name;
+}
+
+std::string table_path(const std::string& folder, const TrackedTable& table, int64_t step) {
+  const std::string name = media_name(table.name, step, "json");
+  write_media((std::filesystem::path(folder) / "media").string(), name, table_json(table));
+  return "media/" + name;
+}
+
+std::string artifact_folder(const std::string& folder) {
+  return (std::filesystem::path(folder) / "artifacts").string();
+}
+
+}  // namespace
+
 void CsvTracker::start(const TrackerRun& run) {
+  check_options(run, name(), {});
+  folder_ = run.folder;
   file_.open(run.folder, "metrics.csv");
   std::string& out = file_.pending();
   if (file_.found() == 0) out += "step,time,name,value\n";
@@ -185,7 +209,24 @@ void CsvTracker::log(const TrackedStep& entry) {
   }
 }
 
+bool CsvTracker::log_image(const TrackedImage& image, int64_t step, double time) {
+  log({{{image.name, image_path(folder_, image, step)}}, step, time});
+  return true;
+}
+
+bool CsvTracker::log_table(const TrackedTable& table, int64_t step, double time) {
+  log({{{table.name, table_path(folder_, table, step)}}, step, time});
+  return true;
+}
+
+bool CsvTracker::log_artifact(const TrackedArtifact& artifact, int64_t /*step*/, double /*time*/) {
+  copy_artifact(artifact, artifact_folder(folder_));
+  return true;
+}
+
 void JsonLinesTracker::start(const TrackerRun& run) {
+  check_options(run, name(), {});
+  folder_ = run.folder;
   file_.open(run.folder, "metrics.jsonl");
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string& out = file_.pending();
@@ -197,6 +238,37 @@ void JsonLinesTracker::start(const TrackerRun& run) {
                  ", \"time\": {:.3f}, \"config\": ", std::chrono::duration<double>(now).count());
   append_json_object(out, run.config);
   out += "}\n";
+}
+
+void JsonLinesTracker::append(const std::string& name, const std::string& json, int64_t step,
+                              double time) {
+  std::string& out = file_.pending();
+  fmt::format_to(std::back_inserter(out), "{{\"step\": {}, \"time\": {:.3f}, \"values\": {{", step,
+                 time);
+  append_json_text(out, name);
+  out += ": " + json + "}}\n";
+}
+
+bool JsonLinesTracker::log_image(const TrackedImage& image, int64_t step, double time) {
+  std::string json = fmt::format("{{\"image\": \"{}\"", image_path(folder_, image, step));
+  if (!image.caption.empty()) {
+    json += ", \"caption\": ";
+    append_json_text(json, image.caption);
+  }
+  append(image.name, json + "}", step, time);
+  return true;
+}
+
+bool JsonLinesTracker::log_table(const TrackedTable& table, int64_t step, double time) {
+  append(table.name, fmt::format("{{\"table\": \"{}\"}}", table_path(folder_, table, step)), step,
+         time);
+  return true;
+}
+
+bool JsonLinesTracker::log_artifact(const TrackedArtifact& artifact, int64_t /*step*/,
+                                    double /*time*/) {
+  copy_artifact(artifact, artifact_folder(folder_));
+  return true;
 }
 
 void JsonLinesTracker::log(const TrackedStep& entry) {

@@ -1,5 +1,7 @@
-// CsvTracker: metrics.csv, one line per value: step,time,name,value. With a column per name, a new
-// name during a run would require rewriting the file. Resumed runs append. Threads: see tracker.h.
+// CsvTracker: metrics.csv, one line per value: step,time,name,value. An image's or a table's value
+// is the path of its file, which is in media/; artifacts are copied to artifacts/. With a column
+// per name, a new name during a run would require rewriting the file. Resumed runs append. Threads:
+// see tracker.h.
 #pragma once
 
 #include <coupler/tracker.h>
@@ -64,28 +66,41 @@ class CsvTracker : public Tracker {
   std::string name() const override { return "csv"; }
   void start(const TrackerRun& run) override;
   void log(const TrackedStep& entry) override;
+  bool log_image(const TrackedImage& image, int64_t step, double time) override;
+  bool log_table(const TrackedTable& table, int64_t step, double time) override;
+  bool log_artifact(const TrackedArtifact& artifact, int64_t step, double time) override;
   void flush() override { file_.flush(); }
   void finish() override { file_.close(); }
   std::string location() const override { return file_.path(); }
 
  private:
   AppendFile file_;
+  std::string folder_;
 };
 
 // JsonLinesTracker: metrics.jsonl, one JSON object per line. A run begins with
 //   {"project": "p", "run": "r", "time": 1.5, "config": {…}}
-// and each call of log is {"step": 3, "time": 1.5, "values": {…}}. Threads: see tracker.h.
+// and each call of log is {"step": 3, "time": 1.5, "values": {…}}. An image is a value, too:
+// {"image": "media/…", "caption": "…"}, and a table {"table": "media/…"}; the files are in media/.
+// Artifacts are copied to artifacts/. Threads: see tracker.h.
 class JsonLinesTracker : public Tracker {
  public:
   std::string name() const override { return "jsonl"; }
   void start(const TrackerRun& run) override;
   void log(const TrackedStep& entry) override;
+  bool log_image(const TrackedImage& image, int64_t step, double time) override;
+  bool log_table(const TrackedTable& table, int64_t step, double time) override;
+  bool log_artifact(const TrackedArtifact& artifact, int64_t step, double time) override;
   void flush() override { file_.flush(); }
   void finish() override { file_.close(); }
   std::string location() const override { return file_.path(); }
 
  private:
+  // A line with one value, which is JSON.
+  void append(const std::string& name, const std::string& json, int64_t step, double time);
+
   AppendFile file_;
+  std::string folder_;
 };
 
 }  // namespace coupler::track

@@ -1,11 +1,12 @@
 #include "track/mlflow_tracker.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "track/file_trackers.h"
+#include "track/media.h"
 
 namespace coupler::track {
 namespace {
@@ -29,15 +31,8 @@ constexpr size_t kLongestKey = 250;
 constexpr size_t kLongestParam = 6000;
 constexpr size_t kLongestTag = 5000;
 constexpr unsigned kTooManyRequests = 429;
-
-std::string base64(const std::string& text) {
-  std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');
-  const int size = ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                     reinterpret_cast<const unsigned char*>(text.data()),
-                                     static_cast<int>(text.size()));
-  out.resize(static_cast<size_t>(size));
-  return out;
-}
+constexpr auto kUploadTimeout = std::chrono::minutes(5);
+constexpr uintmax_t kLargestArtifact = uintmax_t{2} << 30;
 
 std::string authorization() {
   const std::string token = environment_value("MLFLOW_TRACKING_TOKEN");
@@ -47,7 +42,7 @@ std::string authorization() {
                 "set it to only the token");
   }
   if (!user.empty()) {
-    return "Basic " + base64(user + ":" + environment_value("MLFLOW_TRACKING_PASSWORD"));
+    return http::basic_authorization(user, environment_value("MLFLOW_TRACKING_PASSWORD"));
   }
   return token.empty() ? "" : "Bearer " + token;
 }
@@ -141,23 +136,29 @@ void MlflowTracker::start(const TrackerRun& run) {
                 "start a server (`mlflow server --port 5000`) and set "
                 "MLFLOW_TRACKING_URI=http://127.0.0.1:5000");
   }
-  HttpOptions options;
-  options.authorization = authorization();
-  options.timeout = request_timeout();
-  options.verify = environment_value("MLFLOW_TRACKING_INSECURE_TLS") != "true";
-  client_.emplace(parse_http_address(uri, "MLFLOW_TRACKING_URI"), options);
+  check_options(run, name(), {"run_name", "experiment_name", "description"});
+  authorization_ = authorization();
+  options_.timeout = request_timeout();
+  options_.verify = environment_value("MLFLOW_TRACKING_INSECURE_TLS") != "true";
+  address_ = http::parse_http_address(uri, "MLFLOW_TRACKING_URI");
+  client_.emplace(address_, options_);
   run_ = run;
-  experiment_ = environment_value("MLFLOW_EXPERIMENT_NAME");
+  const std::string run_name = option_of(run, "run_name");
+  if (!run_name.empty()) run_.run_name = run_name;
+  experiment_ = option_of(run, "experiment_name", "MLFLOW_EXPERIMENT_NAME");
   if (experiment_.empty()) experiment_ = run.project;
   start_time_ = now_in_milliseconds();
 }
 
 json MlflowTracker::call(const std::string& method, const std::string& path,
                          const std::string& body, const std::string& known) {
-  HttpReply reply;
+  http::HttpRequest request{.method = method, .target = "/api/2.0/mlflow/" + path, .body = body};
+  if (!authorization_.empty()) request.headers.emplace_back("Authorization", authorization_);
+  if (!body.empty()) request.headers.emplace_back("Content-Type", "application/json");
+  http::HttpReply reply;
   try {
-    reply = client_->send(method, "/api/2.0/mlflow/" + path, body);
-  } catch (const TrackerUnavailable& error) {
+    reply = client_->send(request);
+  } catch (const http::HttpUnreachable& error) {
     throw TrackerUnavailable(
         error.what(),
         {.subject = client_->url(),
@@ -184,7 +185,7 @@ json MlflowTracker::call(const std::string& method, const std::string& path,
 
 std::string MlflowTracker::experiment_id() {
   const std::string name = as_utf8(experiment_);
-  const std::string by_name = "experiments/get-by-name?experiment_name=" + url_encoded(name);
+  const std::string by_name = "experiments/get-by-name?experiment_name=" + http::url_encoded(name);
   const json found = call("GET", by_name, "", "RESOURCE_DOES_NOT_EXIST");
   if (found.contains("experiment")) return found["experiment"].at("experiment_id");
   json body;
@@ -202,7 +203,12 @@ void MlflowTracker::connect() {
   body["start_time"] = start_time_;
   if (!run_.run_name.empty()) body["run_name"] = as_utf8(run_.run_name);
   body["tags"] = json::array({{{"key", "mlflow.source.name"}, {"value", "coupler"}}});
+  const std::string description = option_of(run_, "description");
+  if (!description.empty()) {
+    body["tags"].push_back({{"key", "mlflow.note.content"}, {"value", as_utf8(description)}});
+  }
   const json made = call("POST", "runs/create", body.dump());
+  artifacts_ = made.at("run").at("info").value("artifact_uri", "");
   {
     const std::lock_guard lock(mutex_);
     experiment_id_ = experiment;
@@ -228,6 +234,72 @@ void MlflowTracker::log(const TrackedStep& entry) {
                    milliseconds(entry.time), entry.step);
     metrics_.push_back(std::move(metric));
   }
+}
+
+bool MlflowTracker::upload(const std::string& path, const std::string& bytes) {
+  // Servers that store artifacts themselves have such URIs; others name a bucket or a folder.
+  constexpr std::string_view kScheme = "mlflow-artifacts:";
+  if (!artifacts_.starts_with(kScheme)) return false;
+  std::string root = artifacts_.substr(kScheme.size());
+  if (root.starts_with("//")) root.erase(0, std::min(root.find('/', 2), root.size()));
+  while (root.starts_with('/')) root.erase(0, 1);
+  http::HttpRequest request{.method = "PUT",
+                            .target = "/api/2.0/mlflow-artifacts/artifacts/" +
+                                      http::url_encoded(fmt::format("{}/{}", root, path), "/"),
+                            .headers = {{"Content-Type", "application/octet-stream"}},
+                            .body = bytes};
+  if (!authorization_.empty()) request.headers.emplace_back("Authorization", authorization_);
+  http::HttpOptions options = options_;
+  options.timeout = std::max<std::chrono::milliseconds>(options.timeout, kUploadTimeout);
+  http::HttpReply reply;
+  try {
+    reply = http::HttpClient(address_, options).send(request);
+  } catch (const http::HttpUnreachable& error) {
+    throw TrackerUnavailable(error.what(), {.subject = client_->url()});
+  }
+  const std::string message = fmt::format("{} answers {} to the artifact {}: {}", client_->url(),
+                                          reply.status, path, message_in(reply.body));
+  if (reply.status >= 500 || reply.status == kTooManyRequests) {
+    throw TrackerUnavailable(message, {.subject = client_->url()});
+  }
+  if (reply.status / 100 != 2) {
+    throw Error(ErrorCode::kIo, message,
+                {.subject = client_->url(), .hint = "see the log of the MLflow server"});
+  }
+  return true;
+}
+
+bool MlflowTracker::log_image(const TrackedImage& image, int64_t step, double /*time*/) {
+  return upload("images/" + media_name(image.name, step, image.format), image.bytes);
+}
+
+bool MlflowTracker::log_table(const TrackedTable& table, int64_t step, double /*time*/) {
+  return upload("tables/" + media_name(table.name, step, "json"), table_json(table));
+}
+
+bool MlflowTracker::log_artifact(const TrackedArtifact& artifact, int64_t /*step*/,
+                                 double /*time*/) {
+  namespace fs = std::filesystem;
+  const auto send = [&](const fs::path& file, const std::string& as) {
+    std::error_code error;
+    const uintmax_t size = fs::file_size(file, error);
+    std::ifstream in(file, std::ios::binary);
+    if (error || !in || size > kLargestArtifact) {
+      throw Error(ErrorCode::kIo,
+                  fmt::format("artifact '{}': {} {}", artifact.name, file.string(),
+                              error || !in ? "cannot be read" : "is larger than 2 GiB"),
+                  {.subject = file.string(),
+                   .hint = "keep it until end_training; upload larger files with mlflow itself"});
+    }
+    return upload(as, {std::istreambuf_iterator<char>(in), {}});
+  };
+  if (!fs::is_directory(artifact.path)) return send(artifact.path, artifact.name);
+  for (const auto& entry : fs::recursive_directory_iterator(artifact.path)) {
+    if (!entry.is_regular_file()) continue;
+    const fs::path inside = artifact.name / entry.path().lexically_relative(artifact.path);
+    if (!send(entry.path(), inside.string())) return false;
+  }
+  return true;
 }
 
 void MlflowTracker::send_batch(const char* kind, std::vector<std::string>& items, size_t most) {

@@ -2,7 +2,8 @@
 // MLflow's own client: MLFLOW_TRACKING_URI (required), MLFLOW_EXPERIMENT_NAME (default: the
 // project), MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD,
 // MLFLOW_TRACKING_INSECURE_TLS, MLFLOW_HTTP_REQUEST_TIMEOUT (seconds). Numbers become metrics,
-// strings tags, the run's hyperparameters parameters. Threads: see tracker.h.
+// strings tags, the run's hyperparameters parameters, images and files artifacts. Threads: see
+// tracker.h.
 #pragma once
 
 #include <coupler/tracker.h>
@@ -13,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "track/http_client.h"
+#include "http/http_client.h"
 
 namespace coupler::track {
 
@@ -24,6 +25,9 @@ class MlflowTracker : public Tracker {
   void start(const TrackerRun& run) override;
   void connect() override;
   void log(const TrackedStep& entry) override;
+  bool log_image(const TrackedImage& image, int64_t step, double time) override;
+  bool log_table(const TrackedTable& table, int64_t step, double time) override;
+  bool log_artifact(const TrackedArtifact& artifact, int64_t step, double time) override;
   void flush() override;
   void finish() override;
   // The run's address once the server has created it.
@@ -37,7 +41,14 @@ class MlflowTracker : public Tracker {
   nlohmann::json call(const std::string& method, const std::string& path, const std::string& body,
                       const std::string& known = "");
 
-  std::optional<HttpClient> client_;
+  // Uploads through the server; false if it does not offer that for this run.
+  bool upload(const std::string& path, const std::string& bytes);
+
+  http::HttpAddress address_;
+  http::HttpOptions options_;
+  std::string artifacts_;  // the run's artifact_uri
+  std::optional<http::HttpClient> client_;
+  std::string authorization_;  // the header's value; "": none
   std::string experiment_;
   TrackerRun run_;
   int64_t start_time_ = 0;

@@ -12,6 +12,7 @@
 #include <protozero/pbf_writer.hpp>
 
 #include "track/file_trackers.h"
+#include "track/media.h"
 
 namespace coupler::track {
 namespace {
@@ -22,7 +23,8 @@ using protozero::pbf_writer;
 // framework/tensor.proto and tensorboard/plugins/hparams/plugin_data.proto.
 enum EventField : uint32_t { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5 };
 enum Summary : uint32_t { kValue = 1 };
-enum Value : uint32_t { kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9 };
+enum Value : uint32_t { kTag = 1, kSimpleValue = 2, kImage = 4, kTensor = 8, kMetadata = 9 };
+enum Image : uint32_t { kHeight = 1, kWidth = 2, kEncoded = 4 };
 enum Metadata : uint32_t { kPluginData = 1 };
 enum PluginData : uint32_t { kPluginName = 1, kContent = 2 };
 enum Tensor : uint32_t { kDtype = 1, kShape = 2, kFloatValue = 5, kStringValue = 8 };
@@ -198,6 +200,7 @@ std::string values_event(const TrackedStep& entry) {
 }
 
 void TensorBoardTracker::start(const TrackerRun& run) {
+  check_options(run, name(), {});
   const double now = seconds_now();
   file_.open(run.folder, file_name(now));
   append_record(file_.pending(), version_event(now));
@@ -206,6 +209,43 @@ void TensorBoardTracker::start(const TrackerRun& run) {
 
 void TensorBoardTracker::log(const TrackedStep& entry) {
   append_record(file_.pending(), values_event(entry));
+}
+
+bool TensorBoardTracker::log_image(const TrackedImage& image, int64_t step, double time) {
+  std::string picture;
+  pbf_writer fields(picture);
+  fields.add_int32(kHeight, static_cast<int32_t>(image.height));
+  fields.add_int32(kWidth, static_cast<int32_t>(image.width));
+  fields.add_bytes(kEncoded, image.bytes);
+  std::string value;
+  pbf_writer writer(value);
+  writer.add_string(kTag, as_utf8(image.name));
+  writer.add_message(kImage, picture);
+  std::string summary;
+  pbf_writer(summary).add_message(kValue, value);
+  append_record(file_.pending(), event_of(time, step, summary));
+  return true;
+}
+
+bool TensorBoardTracker::log_table(const TrackedTable& table, int64_t step, double time) {
+  // A table in Markdown, which the TEXT tab shows as one.
+  std::string text = "|";
+  const auto add_cell = [&](const std::string& cell) {
+    text += ' ';
+    for (const char c : cell) text += c == '|' ? "\\|" : c == '\n' ? " " : std::string(1, c);
+    text += " |";
+  };
+  for (const std::string& column : table.columns) add_cell(column);
+  text += "\n|";
+  for (size_t i = 0; i < table.columns.size(); ++i) text += " --- |";
+  for (const auto& row : table.rows) {
+    text += "\n|";
+    for (const TrackValue& value : row) add_cell(text_of(value));
+  }
+  std::string summary;
+  add_text_value(summary, as_utf8(table.name), as_utf8(text));
+  append_record(file_.pending(), event_of(time, step, summary));
+  return true;
 }
 
 void TensorBoardTracker::finish() {

@@ -27,6 +27,8 @@ class TensorBoardTracker : public Tracker {
   std::string name() const override { return "tensorboard"; }
   void start(const TrackerRun& run) override;
   void log(const TrackedStep& entry) override;
+  bool log_image(const TrackedImage& image, int64_t step, double time) override;
+  bool log_table(const TrackedTable& table, int64_t step, double time) override;
   void flush() override { file_.flush(); }
   void finish() override;
   std::string location() const override { return file_.path(); }

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,7 +17,11 @@
 namespace coupler::track {
 
 struct TrackerQueue::State {
-  using Entry = std::shared_ptr<const TrackedStep>;
+  // One of the two is null.
+  struct Entry {
+    std::shared_ptr<const TrackedStep> values;
+    std::shared_ptr<const TrackedMedia> media;
+  };
 
   State(std::shared_ptr<Tracker> its, const TrackerQueueLimits& given)
       : tracker(std::move(its)), limits(given), name(tracker->name()) {}
@@ -32,6 +37,8 @@ struct TrackerQueue::State {
   Outcome fail(const char* what, int failures, int most, const std::string& message);
   std::vector<Entry> take();
   void write(const std::vector<Entry>& entries);
+  void deliver(const Entry& entry);
+  void push(Entry entry, size_t bytes);
   void warn(const std::string& text) const { log(LogLevel::kWarning, "track", text); }
 
   const std::shared_ptr<Tracker> tracker;
@@ -42,7 +49,8 @@ struct TrackerQueue::State {
   std::condition_variable wake;   // wakes the thread
   std::condition_variable ended;  // of wait_ended
   std::vector<Entry> waiting;
-  size_t in_hand = 0;  // taken from the queue and not written yet
+  size_t waiting_bytes = 0;  // of media
+  size_t in_hand = 0;        // taken from the queue and not written yet
   int64_t pushed = 0;
   int64_t dropped = 0;  // the queue was full, or the tracker disabled
   int64_t failed = 0;   // the tracker threw
@@ -55,6 +63,8 @@ struct TrackerQueue::State {
   int log_failures = 0;  // consecutive, like the next
   int flush_failures = 0;
   bool unavailable = false;
+  size_t media_done = 0;  // of the entry that is being delivered: a repeated call skips them
+  std::set<std::string> not_held;  // kinds of media of which a warning has said so
 };
 
 template <class Call>
@@ -108,26 +118,69 @@ TrackerQueue::State::Outcome TrackerQueue::State::fail(const char* what, int fai
   disabled = true;
   dropped += static_cast<int64_t>(waiting.size());
   waiting.clear();
+  waiting_bytes = 0;
   return Outcome::kFailed;
 }
 
 std::vector<TrackerQueue::State::Entry> TrackerQueue::State::take() {
   std::unique_lock lock(mutex);
-  const auto urgent = [&] { return ending || waiting.size() > limits.length / 2; };
+  const auto urgent = [&] {
+    return ending || waiting.size() > limits.length / 2 || waiting_bytes > limits.media_bytes / 2;
+  };
   wake.wait_for(lock, limits.flush_every, urgent);
   std::vector<Entry> taken;
   taken.reserve(waiting.capacity());  // swapped into the queue, so that pushes need not grow it
   taken.swap(waiting);
+  waiting_bytes = 0;
   in_hand = taken.size();
   return taken;
+}
+
+size_t TrackedMedia::bytes() const {
+  size_t sum = 0;
+  for (const TrackedImage& image : images) sum += image.bytes.size();
+  for (const TrackedTable& table : tables) {
+    for (const auto& row : table.rows) {
+      sum += row.size() * sizeof(TrackValue);
+      for (const TrackValue& value : row) {
+        if (const auto* text = std::get_if<std::string>(&value)) sum += text->size();
+      }
+    }
+  }
+  return sum;
+}
+
+void TrackerQueue::State::deliver(const Entry& entry) {
+  if (entry.values != nullptr) return tracker->log(*entry.values);
+  const TrackedMedia& media = *entry.media;
+  size_t index = 0;
+  const auto each = [&](const char* kind, const auto& items, const auto& give) {
+    for (const auto& item : items) {
+      if (index++ < media_done) continue;
+      const bool held = give(item);
+      ++media_done;
+      if (held || !not_held.insert(kind).second) continue;
+      warn(fmt::format("tracker '{}' cannot hold {}; they are left out", name, kind));
+    }
+  };
+  each("images", media.images, [&](const TrackedImage& image) {
+    return tracker->log_image(image, media.step, media.time);
+  });
+  each("tables", media.tables, [&](const TrackedTable& table) {
+    return tracker->log_table(table, media.step, media.time);
+  });
+  each("artifacts", media.artifacts, [&](const TrackedArtifact& artifact) {
+    return tracker->log_artifact(artifact, media.step, media.time);
+  });
+  media_done = 0;
 }
 
 void TrackerQueue::State::write(const std::vector<Entry>& entries) {
   size_t held = 0;  // logged, but possibly not flushed yet
   for (const Entry& entry : entries) {
-    const Outcome outcome =
-        attempt("log", log_failures, limits.failures, [&] { tracker->log(*entry); });
+    const Outcome outcome = attempt("log", log_failures, limits.failures, [&] { deliver(entry); });
     if (outcome == Outcome::kOutOfTime) return;  // in_hand are the left-over entries
+    media_done = 0;
     if (outcome == Outcome::kDone) {
       ++held;
       continue;
@@ -180,27 +233,37 @@ TrackerQueue::~TrackerQueue() { end(Clock::now()); }
 
 const std::shared_ptr<Tracker>& TrackerQueue::tracker() const { return state_->tracker; }
 
-void TrackerQueue::push(const std::shared_ptr<const TrackedStep>& entry) {
-  State& s = *state_;
+void TrackerQueue::State::push(Entry entry, size_t bytes) {
   bool first_drop = false;
   bool urgent = false;
+  size_t held = 0;
   {
-    const std::lock_guard lock(s.mutex);
-    ++s.pushed;
-    if (s.disabled || s.waiting.size() >= s.limits.length) {
-      first_drop = s.dropped++ == 0 && !s.disabled;
+    const std::lock_guard lock(mutex);
+    ++pushed;
+    held = waiting.size();
+    if (disabled || held >= limits.length || bytes > limits.media_bytes - waiting_bytes) {
+      first_drop = dropped++ == 0 && !disabled;
     } else {
-      s.waiting.push_back(entry);
-      urgent = s.waiting.size() == s.limits.length / 2 + 1;
+      waiting.push_back(std::move(entry));
+      waiting_bytes += bytes;
+      urgent = waiting.size() == limits.length / 2 + 1 || waiting_bytes > limits.media_bytes / 2;
     }
   }
-  if (urgent) s.wake.notify_one();
+  if (urgent) wake.notify_one();
   if (first_drop) {
-    s.warn(
+    warn(
         fmt::format("tracker '{}' is too slow: {} entries are waiting, and new ones are dropped "
                     "until there is room",
-                    s.name, s.limits.length));
+                    name, held));
   }
+}
+
+void TrackerQueue::push(const std::shared_ptr<const TrackedStep>& entry) {
+  state_->push({entry, nullptr}, 0);
+}
+
+void TrackerQueue::push_media(const std::shared_ptr<const TrackedMedia>& entry) {
+  state_->push({nullptr, entry}, entry->bytes());
 }
 
 void TrackerQueue::end(Clock::time_point deadline) {

@@ -9,15 +9,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace coupler::track {
 
 struct TrackerQueueLimits {
   size_t length = 10000;
+  size_t media_bytes = size_t{256} << 20;  // of waiting images and tables
   std::chrono::milliseconds flush_every{500};
   std::chrono::milliseconds first_retry{500};
   std::chrono::milliseconds longest_retry{30000};
   int failures = 3;  // consecutive ones that disable the tracker
+};
+
+// Images, tables and artifacts of one call.
+struct TrackedMedia {
+  std::vector<TrackedImage> images = {};
+  std::vector<TrackedTable> tables = {};
+  std::vector<TrackedArtifact> artifacts = {};
+  int64_t step = 0;
+  double time = 0;  // seconds since 1970
+
+  // In memory, roughly.
+  size_t bytes() const;
 };
 
 class TrackerQueue {
@@ -35,6 +49,8 @@ class TrackerQueue {
   // Never waits for the tracker. If the queue is full, the entry is dropped; the first time a
   // warning is logged.
   void push(const std::shared_ptr<const TrackedStep>& entry);
+  // The same, and an entry that does not fit in limits.media_bytes is dropped, too.
+  void push_media(const std::shared_ptr<const TrackedMedia>& entry);
 
   // Tells the thread to write the queued entries and finish by the deadline.
   void end(Clock::time_point deadline);

@@ -13,6 +13,7 @@
 #include "track/file_trackers.h"
 #include "track/mlflow_tracker.h"
 #include "track/tensorboard_tracker.h"
+#include "track/wandb_tracker.h"
 
 namespace coupler {
 
@@ -28,7 +29,12 @@ track::Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers,
                               options.flush_every.count(), options.end_timeout.count()),
                   "flush_every", "flush_every must be at least 1 ms, and end_timeout not negative");
   }
-  for (const auto& tracker : trackers) tracker->start(run);
+  for (const auto& tracker : trackers) {
+    TrackerRun own = run;
+    const auto options_of = options.init_kwargs.find(tracker->name());
+    if (options_of != options.init_kwargs.end()) own.options = options_of->second;
+    tracker->start(own);
+  }
   track::TrackerQueueLimits limits;
   limits.length = static_cast<size_t>(options.queue_length);
   limits.flush_every = options.flush_every;
@@ -52,6 +58,14 @@ void track::Trackers::log(TrackValues values, std::optional<int64_t> step) {
   next_step_ = entry->step + 1;
   const std::shared_ptr<const TrackedStep> shared = std::move(entry);
   for (const auto& queue : queues_) queue->push(shared);
+}
+
+void track::Trackers::log_media(TrackedMedia media, std::optional<int64_t> step) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  media.step = step.value_or(std::max<int64_t>(next_step_ - 1, 0));
+  media.time = std::chrono::duration<double>(now).count();
+  const auto shared = std::make_shared<const TrackedMedia>(std::move(media));
+  for (const auto& queue : queues_) queue->push_media(shared);
 }
 
 std::shared_ptr<Tracker> track::Trackers::find(const std::string& name) const {
@@ -81,6 +95,7 @@ struct Registry {
       {"csv", make<track::CsvTracker>},
       {"jsonl", make<track::JsonLinesTracker>},
       {"tensorboard", make<track::TensorBoardTracker>},
+      {"wandb", make<track::WandbTracker>},
       {"mlflow", make<track::MlflowTracker>}};
 };
 

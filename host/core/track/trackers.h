@@ -26,6 +26,8 @@ class Trackers {
   bool empty() const { return queues_.empty(); }
   // Enqueues the values; without a step, it is one more than the last one, starting at 0.
   void log(TrackValues values, std::optional<int64_t> step);
+  // The same; without a step, it is the last one.
+  void log_media(TrackedMedia media, std::optional<int64_t> step);
   // Null if there is none of that name.
   std::shared_ptr<Tracker> find(const std::string& name) const;
   // Waits until all have written everything, at most TrackerOptions::end_timeout. Later calls do
@@ -39,7 +41,7 @@ class Trackers {
   bool ended_ = false;
 };
 
-// The trackers that can be selected by name: csv, jsonl, tensorboard, mlflow, and those of
+// The trackers that can be selected by name: csv, jsonl, tensorboard, wandb, mlflow, and those of
 // register_tracker. [any-thread]
 
 // All of them, built-in ones first.

@@ -304,6 +304,14 @@ class Accelerator : public Processes {
   // Tensors are read here, which waits for their device. Without a step, the last step plus one is
   // used. Does nothing on ranks without trackers. Not collective.
   void log(LogValues values, std::optional<int64_t> step = std::nullopt);
+  // The same for images, tables, and files or folders of the run (coupler/log_values.h,
+  // coupler/tracker.h). Trackers that cannot hold them leave them out, with a warning. Without a
+  // step, the last one is used. Throw Error(kInvalidArgument) naming what is wrong with one.
+  void log_images(const std::vector<LogImage>& images, std::optional<int64_t> step = std::nullopt);
+  void log_table(const TrackedTable& table, std::optional<int64_t> step = std::nullopt);
+  // name: under which it is kept; empty: the file's own. Do not change it before end_training.
+  void log_artifact(const std::string& path, const std::string& name = "",
+                    std::optional<int64_t> step = std::nullopt);
   // Returns a started tracker; null on ranks where it does not run. Its own thread uses it, too.
   std::shared_ptr<Tracker> get_tracker(const std::string& name) const;
 

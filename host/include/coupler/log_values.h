@@ -52,6 +52,21 @@ class LogValue {
   std::variant<TrackValue, at::Tensor> value_;
 };
 
+// LogImage: an image for accelerator.log_images. A plain value type.
+struct LogImage {
+  std::string name;
+  // Values of uint8, or floating-point ones from 0 to 1, which others are clamped to: [height,
+  // width], or with 1 (gray), 3 (RGB) or 4 (RGBA) channels [height, width, channels] or [channels,
+  // height, width]; the former if both are possible. On any device. Undefined: see `file`.
+  at::Tensor pixels = {};
+  std::string caption = {};
+  std::string file = {};  // an image file instead, such as a figure
+};
+
+// Reads the pixels, waiting for their device, or the file. Throws Error(kInvalidArgument) naming
+// the image; Error(kIo) for a file that cannot be read.
+TrackedImage take_image(const LogImage& image);
+
 // The argument of Accelerator::log: {{"train/loss", loss}, {"train/lr", 1e-3}}.
 using LogValues = std::vector<std::pair<std::string, LogValue>>;
 

@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +40,41 @@ struct TrackedStep {
   double time = 0;     // seconds since 1970
 };
 
+// An encoded image, as a file would have it. A figure is one, too: save it, and log its file.
+struct TrackedImage {
+  std::string name;    // as of a value: "samples/first"
+  std::string bytes;   // the file's contents
+  std::string format;  // the file's ending: "png", "jpg", …
+  int64_t width = 0;   // in pixels; 0: unknown
+  int64_t height = 0;
+  std::string caption = {};  // UTF-8
+};
+
+// Throw Error(kInvalidArgument) naming the image. Any thread.
+//
+// pixels: rows from the top, each of `width` pixels of `channels` bytes: 1 gray, 3 RGB, 4 RGBA.
+TrackedImage image_of_pixels(const std::string& name, int64_t width, int64_t height,
+                             int64_t channels, const std::vector<uint8_t>& pixels,
+                             const std::string& caption = "");
+// path: a .png, .jpg, .jpeg, .gif, .webp, .bmp or .svg file of at most 64 MiB. Throws Error(kIo) if
+// it cannot be read.
+TrackedImage image_of_file(const std::string& name, const std::string& path,
+                           const std::string& caption = "");
+
+// Rows of values. Each row has a value for each column.
+struct TrackedTable {
+  std::string name;
+  std::vector<std::string> columns;
+  std::vector<std::vector<TrackValue>> rows;
+};
+
+// A file or a folder of the run: a model, a data set, a report. Trackers that hold it read it
+// later, at the latest in end_training; do not change it before.
+struct TrackedArtifact {
+  std::string path;
+  std::string name;  // under which it is kept; no slashes
+};
+
 // The arguments of init_trackers.
 struct TrackerRun {
   std::string project;   // the project's name
@@ -46,6 +82,7 @@ struct TrackerRun {
   std::string folder;    // for files: the project's folder in the logging folder; may not exist yet
   TrackValues config;    // the run's hyperparameters
   int rank = 0;          // of this process
+  TrackValues options = {};  // TrackerOptions::init_kwargs for this tracker
 };
 
 // Thrown by a tracker from connect, log, flush or finish: the call is retried, after half a second
@@ -76,6 +113,18 @@ class Tracker {
   // Called once, before the first log; may wait for a server.
   virtual void connect() {}
   virtual void log(const TrackedStep& entry) = 0;
+  // step, time: as in TrackedStep. Return whether this tracker can hold them; if not, a warning
+  // says so once, and they are left out.
+  virtual bool log_image(const TrackedImage& /*image*/, int64_t /*step*/, double /*time*/) {
+    return false;
+  }
+  virtual bool log_table(const TrackedTable& /*table*/, int64_t /*step*/, double /*time*/) {
+    return false;
+  }
+  virtual bool log_artifact(const TrackedArtifact& /*artifact*/, int64_t /*step*/,
+                            double /*time*/) {
+    return false;
+  }
   // Called about twice a second, after recent log calls: writes what log has buffered.
   virtual void flush() {}
   // Called once, after the last flush.
@@ -91,7 +140,11 @@ struct TrackerOptions {
   std::vector<std::string> log_with = {};
   // The program's own trackers, in addition to the named ones.
   std::vector<std::shared_ptr<Tracker>> trackers = {};
-  std::string run_name = {};  // MLflow's name of the run; empty: the server chooses one
+  std::string run_name = {};  // of the run on a server; empty: the server chooses one
+  // Options of a tracker, by its name: {{"wandb", {{"entity", std::string("team")}}}}.
+  // docs/tracking.md lists those of the trackers of Coupler; the program's own find them in
+  // TrackerRun::options.
+  std::map<std::string, TrackValues> init_kwargs = {};
   // Maximum number of queued log calls per tracker; further ones are dropped and counted.
   int64_t queue_length = 10000;
   // How long a tracker collects values before it writes them.

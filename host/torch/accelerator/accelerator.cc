@@ -232,6 +232,9 @@ void Accelerator::start(config::Config config) {
 
 Accelerator::~Accelerator() {
   if (accelerator_now != this) return;
+  if (impl_->dry_run == nullptr) {
+    impl_->tracking.warn_if_unused(impl_->config.training, impl_->process.rank);
+  }
   accelerator_now = nullptr;
   communicator_now = nullptr;
 }

@@ -13,6 +13,7 @@
 #include "accelerator/checkpoints.h"
 #include "accelerator/profile.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "track/trackers.h"
 
@@ -21,10 +22,6 @@ namespace {
 
 // Suggests alternatives to an unknown tracker, such as one that Accelerate has.
 std::string hint_for(const std::string& name, const std::vector<std::string>& known) {
-  if (name == "wandb") {
-    return "log with \"tensorboard\" and run `wandb sync --sync-tensorboard` on its folder: "
-           "docs/tracking.md";
-  }
   const std::string near = nearest_name(name, known);
   const std::string others = fmt::format(
       "known trackers are {} and \"all\"; register others with "
@@ -94,6 +91,34 @@ TrackValue LogValue::take(const std::string& name) && {
   return tensor.item<double>();
 }
 
+TrackedImage take_image(const LogImage& image) {
+  if (!image.pixels.defined()) return image_of_file(image.name, image.file, image.caption);
+  const auto refuse = [&](const std::string& what) {
+    fail_argument(fmt::format("image '{}' is {}", image.name, what), image.name,
+                  "give [height, width], or with 1, 3 or 4 channels [height, width, channels] or "
+                  "[channels, height, width]");
+  };
+  const auto is_channels = [](int64_t size) { return size == 1 || size == 3 || size == 4; };
+  at::Tensor pixels = image.pixels.detach();
+  const std::string shape = fmt::format("of shape [{}]", fmt::join(pixels.sizes(), ", "));
+  if (pixels.dim() == 2) pixels = pixels.unsqueeze(-1);
+  if (pixels.dim() != 3) refuse(shape);
+  if (!is_channels(pixels.size(2))) {
+    if (!is_channels(pixels.size(0))) refuse(shape);
+    pixels = pixels.permute({1, 2, 0});
+  }
+  if (pixels.is_floating_point()) {
+    pixels = pixels.to(at::kCPU, at::kFloat).nan_to_num(0).clamp(0, 1).mul(255).round();
+  } else if (pixels.scalar_type() != at::kByte) {
+    refuse(fmt::format("of {}; the pixels must be uint8, or floating-point from 0 to 1",
+                       c10::toString(pixels.scalar_type())));
+  }
+  pixels = pixels.to(at::kCPU, at::kByte).contiguous();
+  const auto* const first = pixels.const_data_ptr<uint8_t>();
+  return image_of_pixels(image.name, pixels.size(1), pixels.size(0), pixels.size(2),
+                         {first, first + pixels.numel()}, image.caption);
+}
+
 void Tracking::start(const config::TrainingConfig& settings, int rank, bool dry,
                      const std::string& project, LogValues config, const TrackerOptions& options) {
   if (trackers_ != nullptr && !ended_) {
@@ -116,6 +141,13 @@ void Tracking::start(const config::TrainingConfig& settings, int rank, bool dry,
     }
     add(tracker->name(), tracker);
   }
+  for (const auto& [name, values] : options.init_kwargs) {
+    std::vector<std::string> known = track::tracker_names();
+    known.insert(known.end(), names_.begin(), names_.end());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    fail_argument(fmt::format("init_kwargs: there is no tracker '{}'", name), name,
+                  hint_for(name, known));
+  }
   TrackerRun run;
   run.project = project;
   run.run_name = options.run_name;
@@ -131,13 +163,79 @@ void Tracking::start(const config::TrainingConfig& settings, int rank, bool dry,
 }
 
 void Tracking::log(LogValues values, std::optional<int64_t> step) {
-  if (trackers_ == nullptr || ended_) {
-    fail_usage(ended_ ? "log was called after end_training" : "log was called before init_trackers",
-               "", "call accelerator.init_trackers(project) first, on every rank");
-  }
   // Without trackers, do not wait for a device.
-  if (trackers_->empty()) return;
-  trackers_->log(take_values(std::move(values), "log"), step);
+  if (logs("log")) trackers_->log(take_values(std::move(values), "log"), step);
+}
+
+bool Tracking::logs(const char* call) const {
+  if (trackers_ == nullptr || ended_) {
+    fail_usage(fmt::format("{} was called {}", call,
+                           ended_ ? "after end_training" : "before init_trackers"),
+               call, "call accelerator.init_trackers(project) first, on every rank");
+  }
+  return !trackers_->empty();
+}
+
+void Tracking::log_images(const std::vector<LogImage>& images, std::optional<int64_t> step) {
+  if (!logs("log_images")) return;
+  track::TrackedMedia media;
+  for (const LogImage& image : images) {
+    if (image.name.empty()) {
+      fail_argument("log_images: an image has no name", "log_images", "give each image a name");
+    }
+    media.images.push_back(take_image(image));
+  }
+  trackers_->log_media(std::move(media), step);
+}
+
+void Tracking::log_table(const TrackedTable& table, std::optional<int64_t> step) {
+  if (!logs("log_table")) return;
+  if (table.name.empty() || table.columns.empty()) {
+    fail_argument("log_table: the table has no name or no columns", "log_table",
+                  "give it both, as in {\"samples\", {\"text\", \"loss\"}, rows}");
+  }
+  for (size_t row = 0; row < table.rows.size(); ++row) {
+    if (table.rows[row].size() == table.columns.size()) continue;
+    fail_argument(fmt::format("log_table: row {} of '{}' has {} values for {} columns", row,
+                              table.name, table.rows[row].size(), table.columns.size()),
+                  table.name, "give each row a value for each column");
+  }
+  track::TrackedMedia media;
+  media.tables.push_back(table);
+  trackers_->log_media(std::move(media), step);
+}
+
+void Tracking::log_artifact(const std::string& path, const std::string& name,
+                            std::optional<int64_t> step) {
+  if (!logs("log_artifact")) return;
+  const std::filesystem::path given(path);
+  TrackedArtifact artifact{.path = path,
+                           .name = !name.empty() ? name
+                                   : given.has_filename()
+                                       ? given.filename().string()
+                                       : given.parent_path().filename().string()};
+  std::error_code error;
+  if (!std::filesystem::exists(given, error)) {
+    throw Error(ErrorCode::kIo, fmt::format("log_artifact: {} is not there", path),
+                {.subject = path, .hint = "write the file first; it is read until end_training"});
+  }
+  if (artifact.name.empty() || artifact.name == "." || artifact.name == ".." ||
+      artifact.name.find('/') != std::string::npos) {
+    fail_argument(fmt::format("log_artifact: '{}' is not a valid name", artifact.name), path,
+                  "give the artifact a name without slashes");
+  }
+  track::TrackedMedia media;
+  media.artifacts.push_back(std::move(artifact));
+  trackers_->log_media(std::move(media), step);
+}
+
+void Tracking::warn_if_unused(const config::TrainingConfig& settings, int rank) {
+  if (rank != 0 || settings.log_with.empty() || trackers_ != nullptr) return;
+  if (std::exchange(warned_, true)) return;
+  coupler::log(LogLevel::kWarning, "track",
+               fmt::format("training.log_with names {}, but nothing was logged: the program never "
+                           "calls accelerator.init_trackers",
+                           fmt::join(settings.log_with, ", ")));
 }
 
 std::shared_ptr<Tracker> Tracking::find(const std::string& name) const {
@@ -171,6 +269,19 @@ void Accelerator::log(LogValues values, std::optional<int64_t> step) {
   impl_->tracking.log(std::move(values), step);
 }
 
+void Accelerator::log_images(const std::vector<LogImage>& images, std::optional<int64_t> step) {
+  impl_->tracking.log_images(images, step);
+}
+
+void Accelerator::log_table(const TrackedTable& table, std::optional<int64_t> step) {
+  impl_->tracking.log_table(table, step);
+}
+
+void Accelerator::log_artifact(const std::string& path, const std::string& name,
+                               std::optional<int64_t> step) {
+  impl_->tracking.log_artifact(path, name, step);
+}
+
 std::shared_ptr<Tracker> Accelerator::get_tracker(const std::string& name) const {
   return impl_->tracking.find(name);
 }
@@ -178,6 +289,7 @@ std::shared_ptr<Tracker> Accelerator::get_tracker(const std::string& name) const
 void Accelerator::end_training(CallSite) {
   impl_->checkpoints->end_training();
   if (impl_->profile != nullptr) impl_->profile->finish();
+  if (impl_->dry_run == nullptr) impl_->tracking.warn_if_unused(impl_->config.training, rank());
   impl_->tracking.end();
 }
 

@@ -27,7 +27,9 @@ OBJECTS = {"accelerator": ["Accelerator"], "optimizer": ["AcceleratedOptimizer"]
            "hook": ["UserCpuOffloadHook"]}
 # What users of Accelerate write that is not Accelerate's own.
 FOREIGN = {"torch.compile", "num_items_in_batch", "model.hf_device_map", "deepspeed.zero.Init", "DataLoader", "prof.step",
-           "prof.key_averages", "prof.export_chrome_trace", "ACCELERATE_DEBUG_MODE", "DistributedOperationException", "model.parameters()[i].grad"}
+           # of the trackers that have them
+           "tracker.log_images", "tracker.log_figure", "tracker.log_table", "tracker.log_artifact", "tracker.log_artifacts",
+           "tracker.log_asset", "prof.key_averages", "prof.export_chrome_trace", "ACCELERATE_DEBUG_MODE", "DistributedOperationException", "model.parameters()[i].grad"}
 MARK = "row_"  # stands for what is left out in front of a dot
 
 

@@ -1,7 +1,8 @@
 // A tracked training run, for tracking_test.cc:
 //   tracked_training MODE
 // plain: a few steps; find: then requests trackers, including one that does not exist; forget: logs
-// before init_trackers; tensor: logs a tensor with many elements; throws: a custom tracker throws.
+// before init_trackers; tensor: logs a tensor with many elements; throws: a custom tracker throws;
+// unused: never calls init_trackers; media: logs images, a table and a file.
 #include <ATen/Functions.h>
 #include <coupler/accelerator.h>
 #include <coupler/error.h>
@@ -43,6 +44,10 @@ int main(int argc, char** argv) {
   coupler::Accelerator accelerator(argc, argv);
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "forget") accelerator.log({{"loss", 0.5}});
+  if (mode == "unused") {
+    accelerator.end_training();
+    return 0;
+  }
   coupler::TrackerOptions options;
   options.run_name = "first";
   if (mode == "throws") options.trackers.push_back(std::make_shared<Throws>());
@@ -65,6 +70,18 @@ int main(int argc, char** argv) {
                      {"size", size_t{2}},
                      {"phase", "train"}},
                     10 * i);
+  }
+  if (mode == "media") {
+    const auto pixels = at::arange(24, at::kByte).reshape({2, 4, 3});
+    accelerator.log_images({{"rows_first", pixels, "bytes"},
+                            {"channels_first", pixels.permute({2, 0, 1}).to(at::kFloat).div(255)}});
+    accelerator.log_table({"words", {"text", "loss"}, {{std::string("a"), 0.5}}}, 7);
+    accelerator.log_artifact(argv[0], "program");
+    try {
+      accelerator.log_images({{"wrong", at::zeros({5, 5, 5})}});
+    } catch (const coupler::Error& error) {
+      std::cerr << error.what() << std::endl;
+    }
   }
   if (mode == "find") {
     std::cout << "csv " << (accelerator.get_tracker("csv") != nullptr) << std::endl;

@@ -71,6 +71,37 @@ TEST_F(TrackedTraining, WithoutTrackers_LogsNowhere) {
   EXPECT_FALSE(fs::exists(here.path() / "proj"));
 }
 
+TEST_F(TrackedTraining, ImagesTablesAndFiles_AreWrittenOnce) {
+  const Outcome outcome = run("media", "jsonl");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "image 'wrong' is of shape [5, 5, 5]")) << outcome.err;
+  const fs::path folder = here.path() / "proj";
+  std::istringstream lines(text_of(folder / "metrics.jsonl"));
+  std::map<std::string, std::string> images;
+  int64_t tables = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    for (const auto& [name, value] : entry.value("values", nlohmann::json::object()).items()) {
+      if (!value.is_object()) continue;
+      if (value.contains("image")) images[name] = text_of(folder / std::string(value["image"]));
+      tables += value.contains("table") && entry["step"] == 7 ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(tables, 1);
+  ASSERT_EQ(images.size(), 2U);
+  EXPECT_FALSE(images["rows_first"].empty());
+  EXPECT_TRUE(images["rows_first"] == images["channels_first"]);
+  EXPECT_EQ(fs::file_size(folder / "artifacts/program"), fs::file_size(TRACKED_TRAINING));
+}
+
+TEST_F(TrackedTraining, TrackersThatAreNeverStarted_AreReportedOnce) {
+  const Outcome outcome = run("unused", "csv");
+  EXPECT_EQ(outcome.exit_code, 0);
+  const std::string text = "training.log_with names csv, but nothing was logged";
+  EXPECT_TRUE(has(outcome.err, text)) << outcome.err;
+  EXPECT_EQ(outcome.err.find(text), outcome.err.rfind(text)) << outcome.err;
+}
+
 TEST_F(TrackedTraining, All_IsWhatIsThere) {
   const Outcome outcome = run("plain", "all");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -83,7 +114,7 @@ TEST_F(TrackedTraining, UnknownTracker_IsNamed_WithThoseThereAre) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_TRUE(has(outcome.err, "unknown tracker 'tensorbord'")) << outcome.err;
   EXPECT_TRUE(has(outcome.err,
-                  "did you mean 'tensorboard'? known trackers are csv, jsonl, tensorboard, "
+                  "did you mean 'tensorboard'? known trackers are csv, jsonl, tensorboard, wandb, "
                   "mlflow, every_rank and \"all\""))
       << outcome.err;
 }

@@ -25,9 +25,15 @@ with tempfile.TemporaryDirectory() as folder:
     assert math.isnan(events.Scalars("nan")[0].value)
     assert math.isinf(events.Scalars("inf")[0].value)
 
-    assert list(events.PluginTagToContent("text")) == ["note"]
+    assert list(events.PluginTagToContent("text")) == ["note", "words"]
     note = tensor_util.make_ndarray(events.Tensors("note")[0].tensor_proto)
     assert note.tolist() == ["seven, \"é\" \ufffd".encode()], note
+
+    words = tensor_util.make_ndarray(events.Tensors("words")[0].tensor_proto)
+    assert words.tolist() == [b"| text | loss |\n| --- | --- |\n| a | 0.5 |\n| b | 1.5 |"], words
+    (picture,) = events.Images("picture")
+    assert (picture.step, picture.width, picture.height) == (7, 3, 2), picture
+    assert picture.encoded_image_string.startswith(b"\x89PNG"), picture
 
     hparams = events.PluginTagToContent("hparams")
     start = plugin_data_pb2.HParamsPluginData.FromString(

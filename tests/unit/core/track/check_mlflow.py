@@ -46,6 +46,12 @@ def check(url):
         assert run.data.params == {
             "lr": "0.001", "layers": "3", "bf16": "true", "optimizer": "AdamW"}, run.data.params
         assert run.data.tags["note"] == "seven, \"é\" \ufffd", run.data.tags
+        names = [entry.path.split("/")[-1].split("_")[0] for folder in ("images", "tables")
+                 for entry in client.list_artifacts(run.info.run_id, folder)]
+        assert names == ["picture", "words"], names
+        program = client.download_artifacts(run.info.run_id, "program")
+        with open(program, "rb") as got, open(sys.argv[1], "rb") as sent:
+            assert got.read() == sent.read()
         history = client.get_metric_history(run.info.run_id, "train/loss")
         points = sorted((point.step, point.value) for point in history)
         assert [step for step, _ in points] == list(range(1500)), len(points)
@@ -65,7 +71,7 @@ with tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen(
             [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
              "--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
-             "--default-artifact-root", folder],
+             "--artifacts-destination", os.path.join(folder, "artifacts")],
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder,
             env={**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1",
                  "MLFLOW_DISABLE_TELEMETRY": "true"})

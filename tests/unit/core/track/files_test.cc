@@ -205,7 +205,7 @@ TEST(TrackerRegistry, OwnTrackers_AreFoundByName_AndNamesAreChecked) {
   EXPECT_EQ(make_tracker("other"), nullptr);
   ::unsetenv("MLFLOW_TRACKING_URI");
   EXPECT_EQ(names_of_all_trackers(),
-            (std::vector<std::string>{"csv", "jsonl", "tensorboard", "mine"}));
+            (std::vector<std::string>{"csv", "jsonl", "tensorboard", "wandb", "mine"}));
   const auto message = [](const std::string& name) {
     try {
       register_tracker(name, [] { return nullptr; });

@@ -2,6 +2,7 @@
 // check_mlflow.py uses a real server.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -15,7 +16,7 @@
 
 #include "captured_error.h"
 #include "fake_server.h"
-#include "track/http_client.h"
+#include "http/http_client.h"
 #include "track/mlflow_tracker.h"
 #include "track/tracker_queue.h"
 
@@ -154,6 +155,45 @@ TEST_F(Mlflow, Run_IsCreatedLoggedAndFinished) {
   EXPECT_EQ(server.bodies("runs/update").at(0)["status"], "FINISHED");
 }
 
+TEST_F(Mlflow, ImagesAndFiles_AreArtifacts_IfTheServerTakesThem) {
+  std::string uri = "mlflow-artifacts:/4/abc/artifacts";
+  std::mutex mutex;
+  std::vector<Request> uploads;
+  Server server;
+  FakeServer http([&](const Request& request) -> std::optional<Reply> {
+    const std::lock_guard lock(mutex);
+    if (request.method == "PUT") {
+      uploads.push_back(request);
+      return Reply{};
+    }
+    if (request.target.find("runs/create") == std::string::npos) return server(request);
+    return Reply{200, R"({"run": {"info": {"run_id": "abc", "artifact_uri": ")" + uri + "\"}}}"};
+  });
+  ::setenv("MLFLOW_TRACKING_URI", http.url().c_str(), 1);
+  ::setenv("MLFLOW_TRACKING_TOKEN", "secret", 1);
+  run.options = {{"run_name", std::string("named")}};
+  const auto image = image_of_pixels("a b", 1, 1, 1, {7});
+  const auto log_all = [&] {
+    MlflowTracker tracker;
+    tracker.start(run);
+    tracker.connect();
+    return std::array{tracker.log_image(image, 3, 0),
+                      tracker.log_table({"t", {"x"}, {{1.5}}}, 3, 0),
+                      tracker.log_artifact({__FILE__, "source"}, 3, 0)};
+  };
+  EXPECT_EQ(log_all(), (std::array{true, true, true}));
+  ASSERT_EQ(uploads.size(), 3u);
+  const std::string root = "/api/2.0/mlflow-artifacts/artifacts/4/abc/artifacts/";
+  EXPECT_TRUE(uploads[0].target.starts_with(root + "images/a_b_3_")) << uploads[0].target;
+  EXPECT_EQ(uploads[0].body, image.bytes);
+  EXPECT_EQ(uploads[0].authorization, "Bearer secret");
+  EXPECT_EQ(json::parse(uploads[1].body)["data"][0][0], 1.5);
+  EXPECT_EQ(uploads[2].target, root + "source");
+  EXPECT_GT(uploads[2].body.size(), 1000u);
+  uri = "s3://bucket/4/abc";
+  EXPECT_EQ(log_all(), (std::array{false, false, false}));
+}
+
 TEST_F(Mlflow, NoServer_TrainingGoesOn_AndTheAddressIsSaid) {
   unsigned short port = 0;
   {
@@ -285,10 +325,10 @@ TEST_F(Mlflow, HostOfAnIpv6Address_IsInBrackets) {
     return Reply{};
   });
   const std::string place = "[::ffff:127.0.0.1]:" + std::to_string(http.port());
-  HttpClient client(parse_http_address("http://" + place, "X"), {});
+  http::HttpClient client(http::parse_http_address("http://" + place, "X"), {});
   try {
-    client.send("GET", "/", "");
-  } catch (const TrackerUnavailable& error) {
+    client.send({});
+  } catch (const http::HttpUnreachable& error) {
     GTEST_SKIP() << "no IPv6 here: " << error.what();
   }
   EXPECT_EQ(host, place);
@@ -311,23 +351,6 @@ TEST_F(Mlflow, WrongEnvironment_IsSaidAtTheStart) {
   ::unsetenv("MLFLOW_HTTP_REQUEST_TIMEOUT");
   ::setenv("MLFLOW_TRACKING_TOKEN", "a\nHost: b", 1);
   EXPECT_TRUE(says(refusal(), "MLFLOW_TRACKING_TOKEN contains a line break"));
-}
-
-TEST(HttpAddresses, AreTakenApart) {
-  const auto plain = parse_http_address("http://host", "X");
-  EXPECT_FALSE(plain.tls);
-  EXPECT_EQ(plain.host, "host");
-  EXPECT_EQ(plain.port, "80");
-  EXPECT_EQ(plain.prefix, "");
-  const auto full = parse_http_address("https://a.b:8443/ml/flow/", "X");
-  EXPECT_TRUE(full.tls);
-  EXPECT_EQ(full.host, "a.b");
-  EXPECT_EQ(full.port, "8443");
-  EXPECT_EQ(full.prefix, "/ml/flow");
-  const auto six = parse_http_address("http://[::1]:5000", "X");
-  EXPECT_EQ(six.host, "::1");
-  EXPECT_EQ(six.port, "5000");
-  EXPECT_EQ(HttpClient(six, {}).url(), "http://[::1]:5000");
 }
 
 TEST(MlflowNames, AreThoseThatItTakes) {

@@ -45,6 +45,13 @@ int main(int argc, char** argv) {
       values.emplace_back("inf", std::numeric_limits<double>::infinity());
     }
     all.log(std::move(values), step);
+    if (step != 7) continue;
+    track::TrackedMedia media;
+    media.images = {image_of_pixels("picture", 3, 2, 1, {0, 50, 100, 150, 200, 250}, "six grays")};
+    media.tables = {
+        {"words", {"text", "loss"}, {{std::string("a"), 0.5}, {std::string("b"), 1.5}}}};
+    media.artifacts = {{argv[0], "program"}};
+    all.log_media(std::move(media), step);
   }
   all.end();
   return 0;
