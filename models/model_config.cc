@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "hub/model_files.h"
 #include "json_file.h"
 
 namespace coupler {
@@ -41,7 +42,8 @@ struct ModelConfig::State {
   const nlohmann::json generation;  // generation_config.json; null if there is none
 };
 
-ModelConfig ModelConfig::open(const std::string& folder) {
+ModelConfig ModelConfig::open(const std::string& given) {
+  const std::string folder = hub::model_folder(given, hub::ModelUse::kConfig);
   const std::string path = (fs::path(folder) / "config.json").string();
   nlohmann::json generation;
   nlohmann::json document = read_json_file(path, kFolder);

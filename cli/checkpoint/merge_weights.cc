@@ -14,6 +14,7 @@
 #include "checkpoint/folders.h"
 #include "cli/checkpoint/find_checkpoint.h"
 #include "cli/text/command.h"
+#include "hub/model_files.h"
 #include "weights/open_weights.h"
 #include "weights/write_weights.h"
 
@@ -84,7 +85,8 @@ int convert_checkpoint(const Arguments& arguments) {
   const std::string key = arguments.value("--key");
   if (arguments.has("--key") && key.empty()) arguments.refuse("--key is empty", "--key");
   const auto shard_size = shard_size_of(arguments);
-  const std::string path = arguments.place(0), target = arguments.place(1);
+  const std::string path = hub::model_folder(arguments.place(0), hub::ModelUse::kWeights);
+  const std::string target = arguments.place(1);
   // A folder of Coupler checkpoints stands for the newest valid one in it.
   const weights::WeightSource source = weights::open_weights(
       holds_checkpoints(path) ? find_checkpoint(path) : path, {.model = model, .key = key});
@@ -105,6 +107,9 @@ Command convert_command() {
       .options = {kShardSize,
                   {"--model N", "convert the N-th of several saved models, counted from 0"},
                   {"--key NAME", "the state dict's key in a torch.save file, such as state_dict"}},
+      .description = {"SOURCE is a file, an index or a folder with a model's weights, a checkpoint "
+                      "of Coupler, Accelerate or DeepSpeed, or a model's name on the Hugging Face "
+                      "Hub, such as gpt2, which is downloaded unless the cache has it."},
       .run = convert_checkpoint};
 }
 

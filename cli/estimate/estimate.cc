@@ -22,6 +22,7 @@
 #include "config/value.h"
 #include "estimate/settings.h"
 #include "estimate/transformer.h"
+#include "hub/model_files.h"
 #include "weights/open_weights.h"
 
 namespace coupler::cli {
@@ -57,7 +58,9 @@ std::string read_config_json(const std::string& path) {
 }
 
 // Assumes training in fp32. The checkpoint's own dtypes only count for `stored`, its bytes on disk.
-estimate::LoggedModel model_of_weights(const std::string& path, uint64_t& stored) {
+// name: of the model, for the output.
+estimate::LoggedModel model_of_weights(const std::string& path, const std::string& name,
+                                       uint64_t& stored) {
   const bool folder = fs::is_directory(path) && (is_checkpoint(path) || holds_checkpoints(path));
   const weights::WeightSource source =
       weights::open_weights(folder ? find_checkpoint(path) : path, {});
@@ -75,7 +78,19 @@ estimate::LoggedModel model_of_weights(const std::string& path, uint64_t& stored
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' has no floating-point tensors", path), {.subject = path});
   }
-  return estimate::model_of_parameters(path, std::move(parameters));
+  return estimate::model_of_parameters(name, std::move(parameters));
+}
+
+// The files of a model on the Hugging Face Hub: its weights if the cache has them, else only its
+// config.json, which takes no download of gigabytes. Other texts are returned as they are.
+std::string path_of_model(const std::string& text) {
+  std::error_code error;
+  if (fs::exists(text, error) || !hub::parse_model_name(text)) return text;
+  const hub::HubSettings settings = hub::hub_settings();
+  const std::string weights = hub::cached_model_folder(text, hub::ModelUse::kWeights, settings);
+  if (!weights.empty()) return weights;
+  const std::string folder = hub::model_folder(text, hub::ModelUse::kConfig, settings);
+  return (fs::path(folder) / "config.json").string();
 }
 
 struct Layer {
@@ -107,14 +122,14 @@ Layer largest_layer(const estimate::LoggedModel& model) {
 // What to print for a checkpoint or a config.json. Throws Error naming the file and what is wrong.
 std::string estimate_model(const Arguments& arguments, const EstimateRequest& request,
                            const config::Config& config, uint64_t limit) {
-  const std::string path = arguments.place(0);
+  const std::string name = arguments.place(0), path = path_of_model(name);
   const bool is_config =
       fs::path(path).extension() == ".json" && path.find(".index.json") == std::string::npos;
   uint64_t stored = 0;
   estimate::StepLog log{
       .mixed_precision = "no", .models = {}, .optimizer = "AdamW", .optimizer_factor = 2};
-  log.models.push_back(is_config ? estimate::transformer_of(read_config_json(path), path)
-                                 : model_of_weights(path, stored));
+  log.models.push_back(is_config ? estimate::transformer_of(read_config_json(path), name)
+                                 : model_of_weights(path, name, stored));
   const estimate::LoggedModel& model = log.models[0];
   uint64_t elements = 0;
   for (const estimate::LoggedParameter& p : model.parameters) elements += p.numel();
@@ -254,7 +269,7 @@ Command estimate_command() {
   return {
       .name = "estimate",
       .summary = "estimate how much memory a program or model needs",
-      .forms = {"-- PROGRAM [ARGUMENT]...", "PATH"},
+      .forms = {"-- PROGRAM [ARGUMENT]...", "MODEL"},
       .options =
           {{"--world N", "assume N processes on one machine instead of launch.processes"},
            {"--all",
@@ -269,11 +284,13 @@ Command estimate_command() {
       .description =
           {"Estimates the peak memory of each rank of a training job, and what it is used for.",
            "PROGRAM is run unmodified, as one process, on tensors without memory, for two steps. "
-           "This takes about a second, whatever the model's size. PATH is a checkpoint (a folder, "
-           "a *.safetensors file or an index), of which only headers are read, or a Hugging Face "
-           "config.json. For a PATH, activations are not counted."},
+           "This takes about a second, whatever the model's size. MODEL is a checkpoint (a folder, "
+           "a *.safetensors file or an index), of which only headers are read, a Hugging Face "
+           "config.json, or a model's name on the Hugging Face Hub, such as EleutherAI/gpt-j-6B. "
+           "Of a name, only config.json is downloaded, unless the Hugging Face cache has the "
+           "weights. For a MODEL, activations are not counted."},
       .notes = {"`coupler config recommend` picks the fastest setting that fits."},
-      .examples = {"coupler estimate --world 4 -- ./train"},
+      .examples = {"coupler estimate --world 4 -- ./train", "coupler estimate EleutherAI/gpt-j-6B"},
       .run = run_estimate};
 }
 

@@ -80,7 +80,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   auto& picture = arguments.picture;
   CLI::App app{"Generates an image from a text with Stable Diffusion."};
-  app.add_option("--model", arguments.model, "folder written by diffusers' save_pretrained")
+  app.add_option("--model", arguments.model,
+                 "name on the Hugging Face Hub, or folder written by diffusers' save_pretrained")
       ->required();
   app.add_option("--prompt", arguments.prompt, "what the image shows")->required();
   app.add_option("--negative-prompt", picture.negative_prompt, "what it should not show");

@@ -186,7 +186,9 @@ int main(int argc, char** argv) {
   Arguments arguments;
   coupler::GenerationOptions& generation = arguments.generation;
   CLI::App app{"Continues texts with a language model."};
-  app.add_option("--model", arguments.model, "folder with config.json, weights and tokenizer.json")
+  app.add_option(
+         "--model", arguments.model,
+         "name on the Hugging Face Hub, or folder with config.json, weights and tokenizer.json")
       ->required();
   auto* const input = app.add_option_group("prompts");
   input->add_option("--prompt", arguments.prompts, "a text to continue; may be repeated");

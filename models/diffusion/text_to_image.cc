@@ -24,6 +24,7 @@
 
 #include "base/text.h"
 #include "base/units.h"
+#include "hub/model_files.h"
 #include "json_file.h"
 #include "tokenizer/tokenizer_json.h"
 
@@ -284,7 +285,9 @@ TextToImage::~TextToImage() = default;
 TextToImage::TextToImage(TextToImage&&) noexcept = default;
 TextToImage& TextToImage::operator=(TextToImage&&) noexcept = default;
 
-TextToImage TextToImage::open(const std::string& folder, const TextToImageOptions& options) {
+TextToImage TextToImage::open(const std::string& model_or_folder,
+                              const TextToImageOptions& options) {
+  const std::string folder = hub::model_folder(model_or_folder, hub::ModelUse::kTextToImage);
   return TextToImage(std::make_unique<State>(folder, options));
 }
 

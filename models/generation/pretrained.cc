@@ -28,6 +28,7 @@
 #include "base/durable_file.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "hub/model_files.h"
 #include "json_file.h"
 #include "nets/bert.h"
 #include "tensors/safetensors.h"
@@ -201,13 +202,14 @@ void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
   replace_file((fs::path(folder) / "config.json").string(), config.to_json(dtype));
 }
 
-TextGeneration pipeline(const std::string& task, const std::string& folder,
+TextGeneration pipeline(const std::string& task, const std::string& model_or_folder,
                         const PretrainedOptions& options) {
   if (task != "text-generation")
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("pipeline: task '{}' is not supported", for_message(task)),
                 {.subject = task,
                  .hint = "use \"text-generation\"; for sentence embeddings, use SentenceEncoder"});
+  const std::string folder = hub::model_folder(model_or_folder, hub::ModelUse::kLanguageModel);
   ModelConfig config = ModelConfig::open(folder);
   std::shared_ptr<LanguageModel> model;
   {
@@ -329,7 +331,9 @@ SentenceEncoder::EncodingOptions SentenceEncoder::read_encoding_options(const st
   return encoding;
 }
 
-SentenceEncoder SentenceEncoder::open(const std::string& folder, const PretrainedOptions& options) {
+SentenceEncoder SentenceEncoder::open(const std::string& model_or_folder,
+                                      const PretrainedOptions& options) {
+  const std::string folder = hub::model_folder(model_or_folder, hub::ModelUse::kEncoder);
   const ModelConfig config = ModelConfig::open(folder);
   std::shared_ptr<BertModel> model;
   {

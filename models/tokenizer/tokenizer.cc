@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "hub/model_files.h"
 #include "json_file.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
@@ -74,7 +75,8 @@ struct Tokenizer::State {
   AddedTokens added;
 };
 
-Tokenizer Tokenizer::open(const std::string& path) {
+Tokenizer Tokenizer::open(const std::string& given) {
+  const std::string path = hub::model_folder(given, hub::ModelUse::kTokenizer);
   if (fs::is_directory(path) && !fs::exists(fs::path(path) / "tokenizer.json")) {
     if (const auto clip = read_clip_files(path))
       return Tokenizer(std::make_shared<State>(JsonObject(*clip, path), path));

@@ -125,7 +125,8 @@ struct LoadOptions {
 // Loads the model's parameters and buffers from a checkpoint: a .safetensors file, a .bin, .pt or
 // .pth file with a state dict of torch.save, an index of several files (in the current format or
 // the older one that is only the weight map), a folder with any of these, a checkpoint of Coupler
-// or Accelerate, or an offload folder. Without a map, loads into host memory: meta tensors are
+// or Accelerate, an offload folder, or a model's name on the Hugging Face Hub, which is downloaded
+// unless the Hugging Face cache has it. Without a map, loads into host memory: meta tensors are
 // memory-mapped, tensors with values are overwritten in place. With a map, loads onto its devices;
 // weights on "disk" go to offload_folder and stay on meta for dispatch_model.
 void load_checkpoint_in_model(torch::nn::Module& model, const std::string& checkpoint,
@@ -178,8 +179,9 @@ struct LoadAndDispatchOptions {
   std::optional<QuantizeOptions> quantize;
 };
 
-// Creates the map, loads the checkpoint (a file, an index or a folder) and dispatches the model.
-// Throws Error naming what is missing, has another shape or does not fit.
+// Creates the map, loads the checkpoint (a file, an index, a folder or a name on the Hugging Face
+// Hub) and dispatches the model. Throws Error naming what is missing, has another shape or does not
+// fit.
 [[nodiscard]] DispatchedModel load_checkpoint_and_dispatch(
     torch::nn::Module& model, const std::string& checkpoint,
     const LoadAndDispatchOptions& options = {});

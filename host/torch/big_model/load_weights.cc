@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "empty_weights/empty_weights.h"
+#include "hub/model_files.h"
 #include "strategy/model.h"
 #include "tensors/safetensors.h"
 #include "weights/offload_folder.h"
@@ -163,8 +164,8 @@ std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& 
                                                          std::vector<PlacedTensor>& tensors,
                                                          const std::string& checkpoint, bool strict,
                                                          const Rename& rename) {
-  const auto source =
-      std::make_shared<weights::WeightSource>(weights::open_weights(checkpoint, {}));
+  const auto source = std::make_shared<weights::WeightSource>(
+      weights::open_weights(hub::model_folder(checkpoint, hub::ModelUse::kWeights), {}));
   if (rename) apply(rename, *source, checkpoint);
   Matcher matcher(model, *source);
   std::vector<const weights::WeightTensor*> found;

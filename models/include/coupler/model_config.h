@@ -13,8 +13,8 @@ class JsonObject;
 
 class ModelConfig {
  public:
-  // Reads config.json (and generation_config.json, if present) from a folder. Throws Error(kIo)
-  // naming the file if it cannot be read.
+  // Reads config.json (and generation_config.json, if present) from a folder, or of a model on the
+  // Hugging Face Hub (see coupler/text.h). Throws Error(kIo) naming the file if it cannot be read.
   static ModelConfig open(const std::string& folder);
   // Parses the contents of a config.json. where: its name, for messages.
   static ModelConfig parse(const std::string& text, const std::string& where = "config.json");

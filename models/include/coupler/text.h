@@ -2,7 +2,12 @@
 // sentence embeddings. Each object is used by one thread. Errors are coupler::Error and say what to
 // do.
 //
-//   auto generator = coupler::pipeline("text-generation", "gpt-j-6B",
+// A model is a folder, or a name on the Hugging Face Hub: "gpt2", "EleutherAI/gpt-j-6B", each also
+// with "@REVISION" (a branch, a tag or a commit). A folder of that name comes first. The files of a
+// name come from the Hugging Face cache, and are downloaded into it if they are missing; see
+// docs/generation.md. Error(kIo) names the model, the cache and what to do if that fails.
+//
+//   auto generator = coupler::pipeline("text-generation", "EleutherAI/gpt-j-6B",
 //                                      {.device_map = "auto", .dtype = torch::kHalf});
 //   std::cout << generator("Hello, my name is").text << "\n";
 #pragma once
@@ -146,12 +151,13 @@ class TextGeneration {
   GenerationTime time_;
 };
 
-// Loads a model and its tokenizer from a folder, in one call; a device map places the weights
-// (coupler/big_model.h). task: "text-generation". Throws Error(kInvalidArgument) for another task,
-// naming the supported one; Error(kUnsupported) for an unsupported architecture, listing the
-// supported ones, and for a dtype that the device cannot compute in; Error(kIo) for a folder
-// without config.json; and as load_checkpoint_and_dispatch does.
-[[nodiscard]] TextGeneration pipeline(const std::string& task, const std::string& folder,
+// Loads a model and its tokenizer from a folder or by its name on the Hub, in one call; a device
+// map places the weights (coupler/big_model.h). task: "text-generation". Throws
+// Error(kInvalidArgument) for another task, naming the supported one; Error(kUnsupported) for an
+// unsupported architecture, listing the supported ones, and for a dtype that the device cannot
+// compute in; Error(kIo) for a folder without config.json; and as load_checkpoint_and_dispatch
+// does.
+[[nodiscard]] TextGeneration pipeline(const std::string& task, const std::string& model_or_folder,
                                       const PretrainedOptions& options = {});
 
 // Writes config.json and the model's weights as safetensors files of at most max_shard_size. An
@@ -173,7 +179,8 @@ class BertModel;
 class SentenceEncoder {
  public:
   // Throws as pipeline does, and Error(kUnsupported) for an unsupported pooling mode or module.
-  static SentenceEncoder open(const std::string& folder, const PretrainedOptions& options = {});
+  static SentenceEncoder open(const std::string& model_or_folder,
+                              const PretrainedOptions& options = {});
 
   // Returns [sentences, width] of float, in host memory, in the order given. Sentences are
   // truncated to the model's maximum length. batch_size: how many sentences of similar length run

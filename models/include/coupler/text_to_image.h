@@ -169,10 +169,12 @@ struct ImageOptions {
 
 class TextToImage {
  public:
-  // Reads the configurations and checks, or loads, the weights. Throws Error(kIo) for a missing
+  // Reads the configurations and checks, or loads, the weights, from a folder of diffusers or of a
+  // model on the Hugging Face Hub (see coupler/text.h). Throws Error(kIo) for a missing
   // file, Error(kUnsupported) for an unsupported architecture, and as load_checkpoint_and_dispatch
   // does, naming missing tensors.
-  static TextToImage open(const std::string& folder, const TextToImageOptions& options = {});
+  static TextToImage open(const std::string& model_or_folder,
+                          const TextToImageOptions& options = {});
   ~TextToImage();
   TextToImage(TextToImage&&) noexcept;
   TextToImage& operator=(TextToImage&&) noexcept;

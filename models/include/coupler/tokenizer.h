@@ -20,10 +20,10 @@ namespace coupler {
 
 class Tokenizer {
  public:
-  // path: a tokenizer.json, its folder, or a folder with the vocab.json and merges.txt of CLIP
-  // (Stable Diffusion's tokenizer/). Throws Error(kIo) if there is none; Error(kUnsupported) for
-  // another kind, listing the supported ones; Error(kInvalidArgument) naming the key if the file is
-  // malformed.
+  // path: a tokenizer.json, its folder, a folder with the vocab.json and merges.txt of CLIP (Stable
+  // Diffusion's tokenizer/), or a model's name on the Hugging Face Hub (see coupler/text.h). Throws
+  // Error(kIo) if there is none; Error(kUnsupported) for another kind, listing the supported ones;
+  // Error(kInvalidArgument) naming the key if the file is malformed.
   static Tokenizer open(const std::string& path);
 
   // Invalid UTF-8 becomes U+FFFD. special: whether to add the special tokens that the model expects

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -82,6 +84,30 @@ TEST(EstimateCommand, ModelConfiguration_NeedsNoWeights) {
                            "474.7 MiB", "ZeRO stage 3", "Activations are not counted"}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
   }
+}
+
+TEST(EstimateCommand, NameOnTheHub_IsReadFromTheCache) {
+  const Workplace here;
+  const std::string commit(40, 'a');
+  const auto model = here.path() / "hf/hub/models--org--small";
+  std::filesystem::create_directories(model / "refs");
+  std::filesystem::create_directories(model / "snapshots" / commit);
+  here.write("hf/hub/models--org--small/refs/main", commit);
+  here.write("hf/hub/models--org--small/snapshots/" + commit + "/config.json",
+             R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_positions": 1024,
+                 "vocab_size": 50257, "n_head": 12})");
+  const std::map<std::string, std::string> variables = {{"HF_HOME", (here.path() / "hf").string()},
+                                                        {"HF_HUB_OFFLINE", "1"}};
+  const Outcome found = here.coupler({"estimate", "org/small"}, variables);
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_NE(found.out.find("124439808 parameters"), std::string::npos) << found.out;
+  const Outcome none = here.coupler({"estimate", "org/none"}, variables);
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_TRUE(
+      err_says(none, "there is no folder 'org/none', and HF_HUB_OFFLINE allows no download"))
+      << none.err;
+  const Outcome typo = here.coupler({"estimate", "no.safetensors"}, variables);
+  EXPECT_TRUE(err_says(typo, "no.safetensors does not exist")) << typo.err;
 }
 
 TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
