@@ -10,6 +10,7 @@
 
 #include "base/durable_file.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
@@ -20,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 // What one rank sends the others: {"path": …, "save": …, "steps": …},
-// {"save": …, "files": […]} or {"error": …, "code": …}.
+// {"save": …, "models": …, "files": […]} or {"error": …, "code": …}.
 std::string failure(const std::exception& thrown, int rank) {
   const auto* error = dynamic_cast<const Error*>(&thrown);
   return json{{"error", thrown.what()},
@@ -36,7 +37,13 @@ std::string failure(const std::exception& thrown, int rank) {
       {.rank = said.at("rank").get<int>(), .subject = folder, .hint = {}});
 }
 
-json describe(const std::string& save, const std::vector<NamedFile>& files) {
+// Of the tensors that the manifest says are saved.
+std::string digest_of_models(const Manifest& manifest) {
+  return to_hex(Digest().update(manifest.state.value("models", json()).dump()).finish());
+}
+
+json describe(const std::string& save, const Manifest& manifest,
+              const std::vector<NamedFile>& files) {
   json list = json::array();
   for (const NamedFile& file : files) {
     list.push_back({{"name", file.name},
@@ -44,7 +51,7 @@ json describe(const std::string& save, const std::vector<NamedFile>& files) {
                     {"sha256", to_hex(file.written.sha256)},
                     {"sums", encode_sums(file.written.sums)}});
   }
-  return {{"save", save}, {"files", std::move(list)}};
+  return {{"save", save}, {"models", digest_of_models(manifest)}, {"files", std::move(list)}};
 }
 
 }  // namespace
@@ -126,7 +133,7 @@ std::string CheckpointCommit::finish(Manifest manifest,
   std::string own;
   try {
     check_save(manifest);
-    own = describe(save_.identity, write()).dump();
+    own = describe(save_.identity, manifest, write()).dump();
   } catch (const std::exception& thrown) {
     own = failure(thrown, options_.rank);
   }
@@ -159,6 +166,7 @@ std::string CheckpointCommit::lead(Manifest manifest, const std::string& own) {
     reports.push_back(await(fmt::format("{}/{}", key("files"), rank), rank,
                             latest - std::chrono::steady_clock::now()));
   }
+  const std::string models = digest_of_models(manifest);
   json sums = json::object();
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const json report = json::parse(reports[rank]);
@@ -171,6 +179,14 @@ std::string CheckpointCommit::lead(Manifest manifest, const std::string& own) {
                   fmt::format("rank {} reported files of save {}, not of save {}", rank,
                               report.at("save").get<std::string>(), save_.identity),
                   {.rank = static_cast<int>(rank)});
+    }
+    if (report.at("models") != models) {
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("rank {} saves other tensors of the models than rank 0", rank),
+          {.rank = static_cast<int>(rank),
+           .subject = "save_state",
+           .hint = "leave out the same tensors on every rank (register_save_state_pre_hook)"});
     }
     for (const json& file : report.at("files")) {
       ManifestFile listed{.name = file.at("name"), .bytes = file.at("bytes")};

@@ -81,16 +81,25 @@ int64_t elements_of_chunk(safetensors::DType dtype) {
 WeightTensor joined_weight(const std::shared_ptr<PieceFiles>& files, const std::string& name,
                            std::vector<int64_t> shape, int64_t numel) {
   const auto dtype = files->tensors().find(name)->second.dtype;
-  return {name, dtype, std::move(shape), [files, name, numel, dtype](const ByteSink& sink) {
-            const int64_t step = elements_of_chunk(dtype);
-            std::vector<char> chunk;
-            for (int64_t at = 0; at < numel; at += step) {
-              const int64_t end = std::min(numel, at + step);
-              chunk.resize(static_cast<size_t>(end - at) * safetensors::bits(dtype) / 8);
-              files->read(name, at, end, chunk.data());
-              sink(chunk.data(), chunk.size());
-            }
-          }};
+  const auto read = [files, name, dtype](int64_t begin, int64_t end, const ByteSink& sink) {
+    const int64_t step = elements_of_chunk(dtype);
+    std::vector<char> chunk;
+    for (int64_t at = begin; at < end; at += step) {
+      const int64_t next = std::min(end, at + step);
+      chunk.resize(static_cast<size_t>(next - at) * safetensors::bits(dtype) / 8);
+      files->read(name, at, next, chunk.data());
+      sink(chunk.data(), chunk.size());
+    }
+  };
+  WeightTensor weight{name, dtype, std::move(shape),
+                      [read, numel](const ByteSink& sink) { read(0, numel, sink); }};
+  const uint64_t bytes = safetensors::bits(dtype) / 8;  // 0: smaller elements
+  if (bytes > 0) {
+    weight.read_range = [read, bytes](uint64_t begin, uint64_t end, const ByteSink& sink) {
+      read(static_cast<int64_t>(begin / bytes), static_cast<int64_t>(end / bytes), sink);
+    };
+  }
+  return weight;
 }
 
 // As take_snapshot describes a model: {"tensors": {NAME: [dtype, shape]}, "aliases": {NAME: NAME}}.

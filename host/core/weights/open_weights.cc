@@ -29,6 +29,22 @@ void send_chunks(const uint8_t* bytes, uint64_t size, const ByteSink& sink) {
     sink(reinterpret_cast<const char*>(bytes) + at, std::min<uint64_t>(kWeightChunk, size - at));
 }
 
+void read_range(const WeightTensor& tensor, uint64_t begin, uint64_t end, const ByteSink& sink) {
+  if (begin == end) return;
+  if (tensor.read_range) return tensor.read_range(begin, end, sink);
+  if (tensor.place.file != nullptr) {
+    if (tensor.verify) tensor.verify();
+    const uint8_t* const bytes = tensor.place.file->data() + tensor.place.begin;
+    return send_chunks(bytes + begin, end - begin, sink);
+  }
+  uint64_t at = 0;  // of the chunk
+  tensor.read([&](const char* bytes, size_t size) {
+    const uint64_t from = std::clamp(begin, at, at + size), to = std::clamp(end, at, at + size);
+    if (from < to) sink(bytes + (from - at), to - from);
+    at += size;
+  });
+}
+
 WeightTensor mapped_weight(const std::string& name, safetensors::DType dtype,
                            const std::vector<int64_t>& shape,
                            const std::shared_ptr<const MappedFile>& file, uint64_t begin) {

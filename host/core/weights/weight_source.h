@@ -39,12 +39,19 @@ struct WeightTensor {
   // checksums.
   FilePlace place = {};
   std::function<void()> verify = {};
+  // Passes bytes [begin, end) to the sink, reading no others. Null if only `read` can find them.
+  std::function<void(uint64_t begin, uint64_t end, const ByteSink&)> read_range = {};
 
   uint64_t bytes() const { return safetensors::tensor_bytes(dtype, shape).value_or(0); }
 };
 
 // Passes bytes in memory to the sink, in chunks.
 void send_chunks(const uint8_t* bytes, uint64_t size, const ByteSink& sink);
+
+// Passes bytes [begin, end) of a tensor to the sink, in order, in chunks of at most kWeightChunk
+// that are multiples of the element's size if begin and end are. Reads other bytes only if the file
+// does not have the tensor's bytes in order. Throws as WeightTensor::read.
+void read_range(const WeightTensor& tensor, uint64_t begin, uint64_t end, const ByteSink& sink);
 
 // A tensor whose bytes are those of a mapped file from `begin` on.
 WeightTensor mapped_weight(const std::string& name, safetensors::DType dtype,

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <coupler/accelerator_options.h>
 #include <coupler/autocast.h>
+#include <coupler/checkpoint.h>
 #include <coupler/comm_hook.h>
 #include <coupler/data_loader.h>
 #include <coupler/detail/object_kinds.h>
@@ -275,13 +276,33 @@ class Accelerator : public Processes {
 
   // Writes the model's full weights under any backend, without training state, as model.safetensors
   // or, if max_shard_size requires it, as numbered files with model.safetensors.index.json, the
-  // layout Python readers expect. Rank 0 writes one tensor at a time. Existing files are replaced
-  // only after everything is on disk; files left from an older, larger model are removed after
-  // that. If it fails, every rank throws. Collective.
+  // layout Python readers expect. Rank 0 writes one tensor at a time, converted if options.dtype is
+  // set. Existing files are replaced only after everything is on disk; files left from an older,
+  // larger model are removed after that. If it fails, every rank throws. Collective.
   template <class Model>
   void save_model(Model& model, const std::string& folder, const SaveModelOptions& options = {},
                   CallSite = {}) {
     save_model_of(reference_to(model), folder, options);
+  }
+  // Loads weights into a prepared model under any backend, before or after steps: all copies of
+  // them follow (fp32 and 16 bits, parts on other ranks, offloaded). path: a file or folder as for
+  // load_checkpoint_in_model, the same for every rank; each reads only its part. Values are
+  // converted to the model's dtypes. Optimizers, schedulers and the loss scale are unchanged. If
+  // names or shapes do not fit (Error(kInvalidArgument) listing all of them) or a file is damaged
+  // (Error(kIo)), every rank throws and the model keeps its weights: everything is checked before
+  // the first one changes. Only a disk that fails during the second reading leaves the model partly
+  // loaded, which the error says. Collective.
+  template <class Model>
+  void load_model(Model& model, const std::string& path, const LoadModelOptions& options = {},
+                  CallSite = {}) {
+    load_model_of(reference_to(model), path, nullptr, options);
+  }
+  // The same from tensors by name, on any device. Every rank passes the same; Error(kMismatch) if
+  // they differ.
+  template <class Model>
+  void load_model(Model& model, const std::map<std::string, at::Tensor>& state_dict,
+                  const LoadModelOptions& options = {}, CallSite = {}) {
+    load_model_of(reference_to(model), "the state dict", &state_dict, options);
   }
   // Writes tensors, or a module's parameters and buffers by name, as one safetensors file: once per
   // job, or with on_each_node once per machine (by its local rank 0). Throws on the writing rank if
@@ -323,9 +344,11 @@ class Accelerator : public Processes {
   // Throws Error(kUsage) inside another such scope. Collective.
   [[nodiscard]] ScopeGuard profile(const ProfileOptions& options = {}, CallSite site = {});
 
-  // While the returned scope is alive, the hook is called on every rank with the folder of a
-  // checkpoint before its files are written (files put there become part of it) or read.
-  using CheckpointHook = std::function<void(const std::string& folder)>;
+  // While the returned scope is alive, the hook is called on every rank before the files of a
+  // checkpoint are written or read. It may change what is saved or loaded, and may call collectives
+  // (save_model into the folder, say). If it throws on a rank, the save or load fails on every
+  // rank. The hook of a load is called before the checkpoint is compared with the program.
+  using CheckpointHook = std::function<void(CheckpointContents& contents)>;
   [[nodiscard]] ScopeGuard register_save_state_pre_hook(CheckpointHook hook);
   [[nodiscard]] ScopeGuard register_load_state_pre_hook(CheckpointHook hook);
 
@@ -440,12 +463,7 @@ class Accelerator : public Processes {
 
   template <class Model>
   static detail::ModelRef reference_to(Model& model) {
-    if constexpr (detail::is_script_v<std::decay_t<Model>>) {
-      return {model._ivalue().get(), nullptr};
-    } else {
-      const torch::nn::Module& module = detail::module_of(model);
-      return {&module, &module};
-    }
+    return detail::reference_to(model);
   }
   template <class Object>
   void prepare_if_model(Object& object) {
@@ -507,6 +525,10 @@ class Accelerator : public Processes {
   void clip_grad_value_of(const detail::ModelRef& model, double max_value);
   void save_model_of(const detail::ModelRef& model, const std::string& folder,
                      const SaveModelOptions& options);
+  // state_dict: null: what is at `where`.
+  void load_model_of(const detail::ModelRef& model, const std::string& where,
+                     const std::map<std::string, at::Tensor>* state_dict,
+                     const LoadModelOptions& options);
   void for_each_tensor_of(const detail::ModelRef& model,
                           const std::function<void(const std::string&, const at::Tensor&)>& visit);
 

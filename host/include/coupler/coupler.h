@@ -9,6 +9,7 @@
 #include <coupler/autocast.h>
 #include <coupler/batch_size.h>
 #include <coupler/big_model.h>
+#include <coupler/checkpoint.h>
 #include <coupler/comm_hook.h>
 #include <coupler/data_loader.h>
 #include <coupler/dataset.h>

@@ -74,10 +74,12 @@ struct EmptyWeightsOptions;
 struct QuantizeOptions;
 struct QuantizationReport;
 
-// state_dict.h, accelerator_options.h
+// state_dict.h, checkpoint.h
 class SafeTensors;
 class StateDict;
 struct SaveModelOptions;
+struct LoadModelOptions;
+class CheckpointContents;
 
 // logging.h, tracker.h, accelerator_options.h
 class Logger;

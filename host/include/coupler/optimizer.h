@@ -120,6 +120,14 @@ class Optimizer {
   void train();
   void eval();
 
+  // Adds a group, as torch::optim::Optimizer::add_param_group: of parameters of prepared models
+  // that the optimizer did not have. Without options it gets the optimizer's defaults. Gradients
+  // that they have by then count at the next step: zero_grad drops them. A coupler::Schedule takes
+  // the group's rate as its initial one; torch's schedulers do not allow it. Every rank calls it.
+  // Throws Error(kUsage) for a parameter that is in no prepared model or already in a group, Error
+  // (kUnsupported) for one that was frozen at prepare, which no strategy averages, and for LBFGS
+  // and Adagrad; the optimizer is then unchanged.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group, CallSite site = {});
   // Of the optimizer in use; rates set here apply from the next step on.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
   // The optimizer given to prepare. Do not call its step(): its moments are not the ones in use.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -64,6 +65,38 @@ bool ends_the_job(const Error& error) {
   return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
 }
 
+// from: the checkpoint that is loaded, whose own gaps are left out; null: one is saved.
+CheckpointContents contents_of(const checkpoint::TrainingState& job, const std::string& folder,
+                               const checkpoint::Manifest* from) {
+  std::vector<detail::ModelContents> models;
+  const nlohmann::json saved =
+      from == nullptr ? nlohmann::json() : from->state.value("models", nlohmann::json());
+  for (const auto& state : job.models) {
+    const strategy::Model& model = state->model();
+    const size_t index = models.size();
+    detail::ModelContents& contents = models.emplace_back();
+    contents.identity = model.identity;
+    contents.type = model.name;
+    for (const auto& parameter : model.parameters) contents.tensors.push_back(parameter.name);
+    for (const auto& [name, buffer] : model.buffers) contents.tensors.push_back(name);
+    contents.aliases = model.aliases;
+    if (saved.is_array() && index < saved.size()) {
+      contents.left_out = checkpoint::left_out_of(saved[index]);
+    }
+  }
+  return CheckpointContents(folder, std::move(models));
+}
+
+// Calls the hooks, and makes what they left out part of the job.
+void call_hooks(const std::list<Checkpoints::Hook>& hooks, CheckpointContents& contents,
+                checkpoint::TrainingState& job) {
+  for (const Checkpoints::Hook& hook : hooks) hook(contents);
+  for (const detail::ModelContents& model : contents.models()) {
+    job.left_out.push_back(model.left_out);
+  }
+  job.extra = &contents.extra();
+}
+
 // The same for every file of one save. For older checkpoints without an identity: the step.
 int64_t number_of_save(const checkpoint::Manifest& manifest) {
   constexpr size_t kDigits = 15;  // hex digits of the identity that fit into an int64_t
@@ -82,6 +115,28 @@ void check_same_save(const std::string& path, const std::vector<int64_t>& saves)
               {.rank = rank,
                .subject = path,
                .hint = "put checkpoint.dir on a file system that all machines share"});
+}
+
+int64_t signature_of(const std::vector<std::set<std::string>>& left_out) {
+  SignatureHash hash;
+  for (const std::set<std::string>& names : left_out) {
+    hash.add(names.size());
+    for (const std::string& name : names) hash.add(name);
+  }
+  return static_cast<int64_t>(hash.low());
+}
+
+// signatures: of what hooks left out, by rank.
+void check_same_tensors(const std::vector<int64_t>& signatures) {
+  const auto other = std::find_if(signatures.begin(), signatures.end(),
+                                  [&](int64_t one) { return one != signatures.front(); });
+  if (other == signatures.end()) return;
+  const auto rank = static_cast<int>(other - signatures.begin());
+  throw Error(ErrorCode::kUsage,
+              fmt::format("rank {} loads other tensors of the models than rank 0", rank),
+              {.rank = rank,
+               .subject = "load_state",
+               .hint = "leave out the same tensors on every rank (register_load_state_pre_hook)"});
 }
 
 }  // namespace
@@ -153,9 +208,11 @@ std::future<std::string> Checkpoints::begin(const std::string& folder, bool asyn
   const checkpoint::CheckpointCommit::Save save = writer_.begin(folder, steps_now);
   std::shared_ptr<checkpoint::Snapshot> snapshot;
   const std::optional<Error> problem = problem_in([&] {
-    for (const Hook& hook : save_hooks) hook(save.path);
+    checkpoint::TrainingState saved = job();
+    CheckpointContents contents = contents_of(saved, save.path, nullptr);
+    call_hooks(save_hooks, contents, saved);
     snapshot = std::make_shared<checkpoint::Snapshot>(
-        checkpoint::take_snapshot(job(), async, copy_.get()));
+        checkpoint::take_snapshot(saved, async, copy_.get()));
     if (async) copy_ = snapshot;
   });
   checkpoint::Manifest facts{
@@ -291,15 +348,20 @@ std::vector<int64_t> Checkpoints::on_all_ranks(const std::function<int64_t()>& a
 std::optional<Error> Checkpoints::try_load(const std::string& path) {
   try {
     checkpoint::Manifest manifest;
-    const checkpoint::TrainingState state = job();
+    checkpoint::TrainingState state = job();
     const auto saves = on_all_ranks([&] {
       manifest = checkpoint::open_checkpoint(path);
-      checkpoint::check_fits(state, manifest, path);
       return number_of_save(manifest);
     });
     check_same_save(path, saves);
+    CheckpointContents contents = contents_of(state, path, &manifest);
+    check_same_tensors(on_all_ranks([&] {
+      contents.extra() = checkpoint::read_extra(manifest, path);
+      call_hooks(load_hooks, contents, state);
+      checkpoint::check_fits(state, manifest, path);
+      return signature_of(state.left_out);
+    }));
     on_all_ranks([&] {
-      for (const Hook& hook : load_hooks) hook(path);
       checkpoint::restore(state, manifest, path);
       return 0;
     });

@@ -119,18 +119,22 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
       })) {
     fail_usage("an optimizer was prepared twice", "", "prepare each optimizer once");
   }
-  std::vector<strategy::Strategy*> models;
+  // Shared with the rules: parameters of further models may be added later.
+  const auto own_models = std::make_shared<std::vector<strategy::Strategy*>>();
+  std::vector<strategy::Strategy*>& models = *own_models;
+  const auto model_of = [impl = impl_.get(),
+                         own_models](const at::Tensor& parameter) -> strategy::ModelState* {
+    const auto model = std::find_if(impl->models.begin(), impl->models.end(),
+                                    [&](const auto& known) { return known->has(parameter); });
+    if (model == impl->models.end()) return nullptr;
+    if (std::find(own_models->begin(), own_models->end(), model->get()) == own_models->end()) {
+      own_models->push_back(model->get());
+    }
+    return model->get();
+  };
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      const auto model = std::find_if(impl_->models.begin(), impl_->models.end(),
-                                      [&](const auto& known) { return known->has(parameter); });
-      if (model != impl_->models.end()) {
-        if (std::find(models.begin(), models.end(), model->get()) == models.end()) {
-          models.push_back(model->get());
-        }
-        continue;
-      }
-      if (!parameter.requires_grad()) continue;
+      if (model_of(parameter) != nullptr || !parameter.requires_grad()) continue;
       fail_usage(fmt::format("the optimizer holds a parameter of shape [{}] that belongs to no "
                              "prepared model",
                              fmt::join(parameter.sizes(), ", ")),
@@ -144,6 +148,7 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
   optim::StepRules rules{.loop = &impl_->accumulation.loop(),
                          .scaler = impl_->scaler.get(),
                          .in_backward = in_backward};
+  rules.model_of = model_of;
   if (impl_->autocast_type) {
     rules.after_update = precision::drop_cast_copies;
     rules.computing_scope = tensors::outside_autocast;
@@ -152,8 +157,8 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
     rules.mean_over_ranks = [comm = impl_->comm](double value) {
       return tensors::all_reduce_number(*comm, value, DB_AVG);
     };
-    rules.averages_gradients = [models] {
-      return std::all_of(models.begin(), models.end(),
+    rules.averages_gradients = [own_models] {
+      return std::all_of(own_models->begin(), own_models->end(),
                          [](auto* model) { return model->gradient_sync().averages(); });
     };
   }

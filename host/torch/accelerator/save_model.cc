@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -25,14 +26,37 @@ namespace fs = std::filesystem;
 // The suffix of a file until it is complete on disk.
 constexpr const char* kTemporarySuffix = ".new";
 
-safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor) {
-  return {name, safetensors::dtype_of(tensor.scalar_type(), name), tensor.sizes().vec()};
+// Elements that are converted at a time.
+constexpr int64_t kConverted = int64_t{1} << 20;
+
+safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor,
+                                  at::ScalarType type) {
+  return {name, safetensors::dtype_of(type, name), tensor.sizes().vec()};
 }
 
-// From any device.
-void write(safetensors::Writer& file, const std::string& name, const at::Tensor& tensor) {
+// From any device, as elements of that type.
+void write(safetensors::Writer& file, const std::string& name, const at::Tensor& tensor,
+           at::ScalarType type) {
   const at::Tensor dense = tensor.detach().to(at::kCPU).contiguous();
-  file.write(name, dense.const_data_ptr(), dense.nbytes());
+  if (dense.scalar_type() == type) {
+    file.write(name, dense.const_data_ptr(), dense.nbytes());
+    return;
+  }
+  const at::Tensor flat = dense.view(-1);
+  for (int64_t at = 0; at < flat.numel(); at += kConverted) {
+    const at::Tensor part = flat.slice(0, at, std::min(at + kConverted, flat.numel())).to(type);
+    file.write(name, part.const_data_ptr(), part.nbytes());
+  }
+}
+
+void require_floating(std::optional<at::ScalarType> dtype) {
+  if (!dtype || c10::isFloatingType(*dtype)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("save_model: dtype is {}, which is not floating-point: weights would lose "
+                  "their fractions",
+                  c10::getDtypeNames(*dtype).first),
+      {.subject = "dtype", .hint = "pass torch::kBFloat16, torch::kHalf or torch::kFloat"});
 }
 
 // Runs rank 0's writes. After a failure it skips them, so that rank 0 still takes part in the other
@@ -71,6 +95,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
         {.subject = "safe_serialization",
          .hint = "read model.safetensors in Python with safetensors.torch.load_file"});
   }
+  require_floating(options.dtype);
   const uint64_t limit = parse_byte_size(options.max_shard_size, "max_shard_size");
   strategy::Strategy& strategy = impl_->strategy_of(reference);
   strategy.synchronize();
@@ -78,19 +103,23 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
   std::unordered_map<std::string, size_t> parameters;
   std::unordered_map<std::string, const at::Tensor*> buffers;
   std::unordered_map<std::string, safetensors::TensorEntry> entries;
+  std::unordered_map<std::string, at::ScalarType> types;
   std::vector<formats::SizedTensor> sizes;
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    auto entry = entry_of(name, tensor);
+  const auto add = [&](const std::string& name, const at::Tensor& tensor, at::ScalarType stored) {
+    const at::ScalarType type =
+        c10::isFloatingType(stored) ? options.dtype.value_or(stored) : stored;
+    auto entry = entry_of(name, tensor, type);
     sizes.push_back({name, safetensors::tensor_bytes(entry.dtype, entry.shape).value_or(0)});
     entries.emplace(name, std::move(entry));
+    types.emplace(name, type);
   };
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     parameters[model.parameters[i].name] = i;
-    add(model.parameters[i].name, model.parameters[i].tensor);
+    add(model.parameters[i].name, model.parameters[i].tensor, strategy.stored_type(i));
   }
   for (const auto& [name, buffer] : model.buffers) {
     buffers[name] = &buffer;
-    add(name, buffer);
+    add(name, buffer, buffer.scalar_type());
   }
   const formats::WeightFiles weights = formats::divide_weights(sizes, limit);
   WeightWriter writer(is_main_process());
@@ -113,7 +142,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
       const at::Tensor value = parameter == parameters.end()
                                    ? *buffers.at(info.name)
                                    : strategy.whole_parameter(parameter->second);
-      writer.attempt([&] { write(*bytes, info.name, value); });
+      writer.attempt([&] { write(*bytes, info.name, value, types.at(info.name)); });
     }
     writer.attempt([&] { bytes->finish(); });
   }
@@ -126,12 +155,15 @@ void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const s
                        bool on_each_node) {
   if (on_each_node ? local_rank() != 0 : rank() != 0) return;
   std::vector<safetensors::TensorEntry> entries;
-  for (const auto& [name, tensor] : tensors) entries.push_back(entry_of(name, tensor));
+  for (const auto& [name, tensor] : tensors) {
+    entries.push_back(entry_of(name, tensor, tensor.scalar_type()));
+  }
   const std::string temporary = path + kTemporarySuffix;
   fs::remove(temporary);  // left by a killed process
   safetensors::Writer writer(temporary, std::move(entries), {{"format", "pt"}});
   for (const safetensors::TensorInfo& info : writer.tensors()) {
-    write(writer, info.name, tensors.at(info.name));
+    const at::Tensor& tensor = tensors.at(info.name);
+    write(writer, info.name, tensor, tensor.scalar_type());
   }
   writer.finish();
   rename_durably(temporary, path);

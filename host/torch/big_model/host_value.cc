@@ -77,17 +77,27 @@ void staged_copy(const at::Tensor& from, const at::Tensor& to) {
 }
 
 // In LibTorch, other bytes than 0 and 1 are neither true nor false.
-void check_booleans(const weights::WeightTensor& weight) {
-  weight.read([&](const char* bytes, size_t size) {
-    const char* const wrong =
-        std::find_if(bytes, bytes + size, [](char byte) { return byte != 0 && byte != 1; });
-    if (wrong == bytes + size) return;
-    throw Error(
-        ErrorCode::kIo,
-        fmt::format("boolean tensor '{}' contains the byte {}, which is neither 0 nor 1",
-                    for_message(weight.name), static_cast<int>(static_cast<uint8_t>(*wrong))),
-        {.subject = weight.name, .hint = "the checkpoint is damaged; copy it again"});
-  });
+void check_booleans(const weights::WeightTensor& weight, const char* bytes, size_t size) {
+  const char* const wrong =
+      std::find_if(bytes, bytes + size, [](char byte) { return byte != 0 && byte != 1; });
+  if (wrong == bytes + size) return;
+  throw Error(ErrorCode::kIo,
+              fmt::format("boolean tensor '{}' contains the byte {}, which is neither 0 nor 1",
+                          for_message(weight.name), static_cast<int>(static_cast<uint8_t>(*wrong))),
+              {.subject = weight.name, .hint = "the checkpoint is damaged; copy it again"});
+}
+
+at::ScalarType stored_type(const weights::WeightTensor& weight) {
+  return safetensors::scalar_type(weight.dtype, weight.name);
+}
+
+// In bytes of the tensor.
+struct ByteRange {
+  uint64_t begin, end;
+};
+ByteRange range_of(const weights::WeightTensor& weight, int64_t begin, int64_t numel) {
+  const uint64_t element = c10::elementSize(stored_type(weight));
+  return {static_cast<uint64_t>(begin) * element, static_cast<uint64_t>(begin + numel) * element};
 }
 
 }  // namespace
@@ -97,8 +107,10 @@ HostValue host_value(const at::Tensor& tensor) {
 }
 
 HostValue host_value(const weights::WeightTensor& weight, at::ScalarType type) {
-  const at::ScalarType stored = safetensors::scalar_type(weight.dtype, weight.name);
-  if (stored == at::kBool) check_booleans(weight);
+  const at::ScalarType stored = stored_type(weight);
+  if (stored == at::kBool) {
+    weight.read([&](const char* bytes, size_t size) { check_booleans(weight, bytes, size); });
+  }
   const auto& file = weight.place.file;
   const bool empty = weight.bytes() == 0;
   const auto element = static_cast<uintptr_t>(c10::elementSize(stored));
@@ -122,7 +134,7 @@ void copy_value(const HostValue& value, const at::Tensor& destination, bool drop
     return;
   }
   const weights::WeightTensor& weight = *value.weight;
-  const at::ScalarType stored = safetensors::scalar_type(weight.dtype, weight.name);
+  const at::ScalarType stored = stored_type(weight);
   const auto element = static_cast<int64_t>(c10::elementSize(stored));
   const weights::FilePlace& place = weight.place;
   int64_t at = 0;
@@ -138,6 +150,40 @@ void copy_value(const HostValue& value, const at::Tensor& destination, bool drop
     // From the beginning, since the previous chunk may share a page with this one.
     if (drop_pages && place.file != nullptr) drop(*place.file, place.begin, read);
   });
+}
+
+void check_range(const weights::WeightTensor& weight, int64_t begin, int64_t numel) {
+  const ByteRange bytes = range_of(weight, begin, numel);
+  const weights::FilePlace& place = weight.place;
+  const bool mapped = !weight.read_range && place.file != nullptr && bytes.begin < bytes.end;
+  if (mapped) populate(*place.file, place.begin + bytes.begin, bytes.end - bytes.begin);
+  const bool boolean = stored_type(weight) == at::kBool;
+  weights::read_range(weight, bytes.begin, bytes.end, [&](const char* chunk, size_t size) {
+    if (boolean) check_booleans(weight, chunk, size);
+  });
+  if (mapped) drop(*place.file, place.begin + bytes.begin, bytes.end - bytes.begin);
+}
+
+void copy_range(const weights::WeightTensor& weight, int64_t begin, const at::Tensor& destination) {
+  const at::NoGradGuard no_grad;
+  const at::ScalarType stored = stored_type(weight);
+  const auto element = static_cast<int64_t>(c10::elementSize(stored));
+  const bool in_place = destination.is_contiguous();
+  const at::Tensor dense =
+      in_place ? destination : at::empty(destination.sizes(), destination.options());
+  const at::Tensor flat = dense.dim() == 1 ? dense : dense.view(-1);
+  const ByteRange bytes = range_of(weight, begin, destination.numel());
+  int64_t at = 0;
+  weights::read_range(weight, bytes.begin, bytes.end, [&](const char* chunk, size_t size) {
+    const int64_t count = static_cast<int64_t>(size) / element;
+    flat.slice(0, at, at + count)
+        .copy_(at::from_blob(const_cast<char*>(chunk), {count}, at::TensorOptions(stored)));
+    at += count;
+  });
+  if (!in_place) destination.copy_(dense);
+  if (weight.place.file != nullptr && bytes.begin < bytes.end) {
+    drop(*weight.place.file, weight.place.begin + bytes.begin, bytes.end - bytes.begin);
+  }
 }
 
 namespace {

@@ -137,7 +137,14 @@ weights::WeightTensor as_weight(const PlacedTensor& tensor) {
       }};
 }
 
-void apply(const Rename& rename, weights::WeightSource& source, const std::string& checkpoint) {
+bool is_in_safetensors(const PlacedTensor& tensor) {
+  const auto& file = tensor.value.place.file;
+  return file != nullptr && std::string_view(file->path()).ends_with(".safetensors");
+}
+
+}  // namespace
+
+void apply_names(const Rename& rename, weights::WeightSource& source, const std::string& where) {
   std::vector<weights::WeightTensor> tensors;
   for (weights::WeightTensor& tensor : source.tensors) {
     tensor.name = rename(tensor.name);
@@ -150,15 +157,20 @@ void apply(const Rename& rename, weights::WeightSource& source, const std::strin
     if (!from.empty() && !to.empty()) aliases.emplace(from, to);
   }
   source.aliases = std::move(aliases);
-  weights::check_source(source, checkpoint);
+  weights::check_source(source, where);
 }
 
-bool is_in_safetensors(const PlacedTensor& tensor) {
-  const auto& file = tensor.value.place.file;
-  return file != nullptr && std::string_view(file->path()).ends_with(".safetensors");
+std::vector<const weights::WeightTensor*> match_tensors(const strategy::Model& model,
+                                                        const weights::WeightSource& source,
+                                                        const std::string& where, bool strict) {
+  Matcher matcher(model, source);
+  std::vector<const weights::WeightTensor*> found;
+  for (const strategy::ModelParameter& parameter : model.parameters)
+    found.push_back(matcher.find(parameter.name, parameter.tensor));
+  for (const auto& [name, buffer] : model.buffers) found.push_back(matcher.find(name, buffer));
+  matcher.check(source, where, strict);
+  return found;
 }
-
-}  // namespace
 
 std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& model,
                                                          std::vector<PlacedTensor>& tensors,
@@ -166,12 +178,8 @@ std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& 
                                                          const Rename& rename) {
   const auto source = std::make_shared<weights::WeightSource>(
       weights::open_weights(hub::model_folder(checkpoint, hub::ModelUse::kWeights), {}));
-  if (rename) apply(rename, *source, checkpoint);
-  Matcher matcher(model, *source);
-  std::vector<const weights::WeightTensor*> found;
-  for (const PlacedTensor& tensor : tensors)
-    found.push_back(matcher.find(tensor.name, tensor.variable));
-  matcher.check(*source, checkpoint, strict);
+  if (rename) apply_names(rename, *source, checkpoint);
+  const auto found = match_tensors(model, *source, checkpoint, strict);
   std::vector<PlacedTensor*> missing;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (found[i] != nullptr) {

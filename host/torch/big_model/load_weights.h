@@ -16,11 +16,22 @@ namespace coupler::big_model {
 // Maps the name of a checkpoint's tensor to its name in the model; "" skips it. Null: names stay.
 using Rename = std::function<std::string(const std::string& name)>;
 
-// Fills in `value` of each tensor. Tensors that are not in the checkpoint, which strict forbids,
-// get the model's own value or the constructor's; otherwise none. The result is the source of the
-// values and must be kept as long as they are. Throws Error(kInvalidArgument) naming `checkpoint`
-// and listing every tensor of another shape and, if strict, every missing or unexpected one; Error
-// as open_weights does.
+// Gives a source's tensors the model's names. Throws Error(kIo) naming `where` if two get the same
+// name, or if none is left.
+void apply_names(const Rename& rename, weights::WeightSource& source, const std::string& where);
+
+// The source's tensor for each of the model's parameters, then buffers; null: it has none, which
+// strict forbids. Throws Error(kInvalidArgument) naming `where` and listing every tensor of another
+// shape and, if strict, every missing or unexpected one.
+std::vector<const weights::WeightTensor*> match_tensors(const strategy::Model& model,
+                                                        const weights::WeightSource& source,
+                                                        const std::string& where, bool strict);
+
+// Fills in `value` of each tensor, which are the model's parameters, then its buffers. Tensors that
+// are not in the checkpoint, which strict forbids, get the model's own value or the constructor's;
+// otherwise none. The result is the source of the values and must be kept as long as they are.
+// Throws Error(kInvalidArgument) naming `checkpoint` and listing every tensor of another shape and,
+// if strict, every missing or unexpected one; Error as open_weights does.
 std::shared_ptr<const weights::WeightSource> take_values(const strategy::Model& model,
                                                          std::vector<PlacedTensor>& tensors,
                                                          const std::string& checkpoint, bool strict,

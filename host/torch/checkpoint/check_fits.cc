@@ -63,34 +63,36 @@ std::string describe_entry(const json& entry) {
              : entry.dump();
 }
 
-void check_model(Problems& problems, const json& saved, const strategy::Model& model,
-                 size_t index) {
+void check_model(Problems& problems, const json& saved, const TrainingState& job, size_t index) {
+  const strategy::ModelState& state = *job.models[index];
+  const strategy::Model& model = state.model();
+  if (job.leaves_out_all(index)) return;
   const std::string where = index == 0 ? "" : fmt::format(" of model {}", index);
   const json tensors = member_of(saved, "tensors", json::value_t::object);
   const json aliases = member_of(saved, "aliases", json::value_t::object);
   std::set<std::string> known;
-  const auto check = [&](const std::string& name, const at::Tensor& tensor) {
+  const auto check = [&](const std::string& name, const at::Tensor& tensor, at::ScalarType type) {
     std::string stored = name;
     if (!tensors.contains(stored) && aliases.contains(stored) && aliases[stored].is_string()) {
       stored = aliases[stored].get<std::string>();
     }
     known.insert(stored);
+    if (job.leaves_out(index, name)) return;
     const auto found = tensors.find(stored);
     if (found == tensors.end()) {
       problems.add(fmt::format("tensor '{}'{} is missing", name, where));
       return;
     }
-    const json wanted = {
-        std::string(safetensors::to_string(safetensors::dtype_of(tensor.scalar_type(), name))),
-        tensor.sizes().vec()};
+    const json wanted = {std::string(safetensors::to_string(safetensors::dtype_of(type, name))),
+                         tensor.sizes().vec()};
     if (*found != wanted) {
       problems.add(fmt::format("tensor '{}'{} is {}, the program's is {}", name, where,
                                describe_entry(*found), describe_entry(wanted)));
     }
   };
-  for (const strategy::ModelParameter& parameter : model.parameters)
-    check(parameter.name, parameter.tensor);
-  for (const auto& [name, buffer] : model.buffers) check(name, buffer);
+  for (size_t i = 0; i < model.parameters.size(); ++i)
+    check(model.parameters[i].name, model.parameters[i].tensor, state.stored_type(i));
+  for (const auto& [name, buffer] : model.buffers) check(name, buffer, buffer.scalar_type());
   for (const auto& [alias, name] : model.aliases) known.insert(alias);
   for (const auto& [name, entry] : tensors.items()) {
     if (!known.contains(name))
@@ -113,7 +115,11 @@ void check_optimizer(Problems& problems, const json& saved, const TrainingState&
                    optimizer.given().size())) {
     return;
   }
+  const auto names = parameter_names(job, optimizer);
   for (size_t g = 0; g < groups.size(); ++g) {
+    if (optimizer.has_whole_state() && list_of(groups[g], "parameters") != json(names[g])) {
+      problems.add(fmt::format("the parameters of {} are others, or in another order", where));
+    }
     same_number(problems, fmt::format("parameters in group {} of {}", g, where),
                 list_of(groups[g], "parameters").size(), optimizer.given()[g].size());
     const auto copy = optimizer.torch_optimizer().param_groups()[g].options().clone();
@@ -145,7 +151,7 @@ void check_fits(const TrainingState& job, const Manifest& manifest, const std::s
   const json models = list_of(manifest.state, "models");
   if (same_number(problems, "models", models.size(), job.models.size())) {
     for (size_t m = 0; m < job.models.size(); ++m) {
-      check_model(problems, models[m], job.models[m]->model(), m);
+      check_model(problems, models[m], job, m);
     }
   }
   const json optimizers = list_of(manifest.state, "optimizers");

@@ -55,9 +55,9 @@ void PieceReader::read_all(
   }
 }
 
-namespace {
-
 using nlohmann::json;
+
+namespace {
 
 // Runs code that reads JSON, which may have been edited by hand.
 template <class Read>
@@ -78,9 +78,54 @@ void restore_model(const TrainingState& job, size_t index, const json& saved, Pi
   };
   for (const strategy::ParameterPart& part : job.models[index]->parts()) {
     const strategy::ModelParameter& parameter = model.parameters[part.parameter];
-    reader.read(stored(parameter.name), part.values, part.begin);
+    if (!job.leaves_out(index, parameter.name))
+      reader.read(stored(parameter.name), part.values, part.begin);
   }
-  for (const auto& [name, buffer] : model.buffers) reader.read(stored(name), buffer);
+  for (const auto& [name, buffer] : model.buffers) {
+    if (!job.leaves_out(index, name)) reader.read(stored(name), buffer);
+  }
+}
+
+// Of an object in one of the reader's files, the others of which are empty.
+StateDict read_state(PieceReader& reader, const char* what, const std::string& folder) {
+  StateDict state;
+  for (const auto& metadata : reader.metadata()) {
+    const auto values = metadata.find(kObjectKey);
+    if (values == metadata.end()) continue;
+    with_json(folder, what, [&] {
+      const json saved = json::parse(values->second);
+      for (const auto& [key, value] : saved.items()) {
+        if (value.is_boolean()) {
+          state.set(key, value.get<bool>());
+        } else if (value.is_number_integer()) {
+          state.set(key, value.get<int64_t>());
+        } else if (value.is_number()) {
+          state.set(key, value.get<double>());
+        } else if (value.is_object()) {
+          const auto number = value.at("number").get<std::string>();
+          state.set(key, std::strtod(number.c_str(), nullptr));
+        } else {
+          state.set(key, value.get<std::string>());
+        }
+      }
+    });
+  }
+  reader.read_all(
+      [&](const std::string& key, const at::Tensor& tensor) { state.set(key, tensor); });
+  return state;
+}
+
+// Of a file of its own.
+StateDict read_state_file(const std::string& name, const char* what, const Manifest& manifest,
+                          const std::string& folder) {
+  PieceReader reader(folder, manifest, {name});
+  return read_state(reader, what, folder);
+}
+
+void restore_object(detail::Stateful& object, size_t index, const Manifest& manifest,
+                    const std::string& folder) {
+  object.load(
+      read_state_file(object_base(index) + kExtension, "registered object", manifest, folder));
 }
 
 struct KnownState {
@@ -106,10 +151,8 @@ std::map<std::string, KnownState> known_states(const PieceReader& reader,
   return known;
 }
 
-void restore_optimizer(const TrainingState& job, size_t index, const json& saved,
-                       const Manifest& manifest, const std::string& folder) {
-  optim::OptimizerState& optimizer = *job.optimizers[index];
-  PieceReader reader(folder, manifest, files_of(manifest, numbered("optimizer", index)));
+void restore_states(const TrainingState& job, optim::OptimizerState& optimizer, PieceReader& reader,
+                    const std::string& folder) {
   const auto known = known_states(reader, folder);
   for (const OptimizerPart& part : parts_of(job, optimizer)) {
     const auto found = known.find(part.name);
@@ -124,6 +167,17 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
       reader.read(piece.name, piece.values, piece.begin);
     }
   }
+}
+
+void restore_optimizer(const TrainingState& job, size_t index, const json& saved,
+                       const Manifest& manifest, const std::string& folder) {
+  optim::OptimizerState& optimizer = *job.optimizers[index];
+  PieceReader reader(folder, manifest, files_of(manifest, numbered("optimizer", index)));
+  if (optimizer.has_whole_state()) {
+    optimizer.load_whole_state(read_state(reader, "optimizer", folder));
+  } else {
+    restore_states(job, optimizer, reader, folder);
+  }
   with_json(folder, "optimizer", [&] {
     auto& groups = optimizer.torch_optimizer().param_groups();
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -134,41 +188,15 @@ void restore_optimizer(const TrainingState& job, size_t index, const json& saved
   });
 }
 
-StateDict read_state(const std::string& name, const char* what, const Manifest& manifest,
-                     const std::string& folder) {
-  PieceReader reader(folder, manifest, {name});
-  StateDict state;
-  const auto& metadata = reader.metadata().front();
-  const auto values = metadata.find(kObjectKey);
-  if (values != metadata.end()) {
-    with_json(folder, what, [&] {
-      const json saved = json::parse(values->second);
-      for (const auto& [key, value] : saved.items()) {
-        if (value.is_boolean()) {
-          state.set(key, value.get<bool>());
-        } else if (value.is_number_integer()) {
-          state.set(key, value.get<int64_t>());
-        } else if (value.is_number()) {
-          state.set(key, value.get<double>());
-        } else {
-          state.set(key, value.get<std::string>());
-        }
-      }
-    });
-  }
-  reader.read_all(
-      [&](const std::string& key, const at::Tensor& tensor) { state.set(key, tensor); });
-  return state;
-}
-
 void restore_loader(const TrainingState& job, size_t index, const json& saved,
                     const Manifest& manifest, const std::string& folder) {
   LoaderCursor cursor = cursor_of(saved);
   if (saved.value("has_sampler", false))
-    cursor.sampler = read_state(sampler_file(index), "sampler", manifest, folder);
+    cursor.sampler = read_state_file(sampler_file(index), "sampler", manifest, folder);
   if (saved.value("has_stream", false))
-    cursor.stream = read_state(stream_file(index, cursor.parts > 0, job.rank, manifest.world_size),
-                               "stream", manifest, folder);
+    cursor.stream =
+        read_state_file(stream_file(index, cursor.parts > 0, job.rank, manifest.world_size),
+                        "stream", manifest, folder);
   job.loaders[index]->load_state(cursor);
 }
 
@@ -212,7 +240,7 @@ void restore_random(const TrainingState& job, const Manifest& manifest, const st
   for (size_t m = 0; m < job.models.size(); ++m) {
     for (const auto& [name, buffer] : job.models[m]->model().buffers) {
       const std::string own = own_buffer_prefix(m) + name;
-      if (reader.has(own)) reader.read(own, buffer);
+      if (!job.leaves_out(m, name) && reader.has(own)) reader.read(own, buffer);
     }
   }
 }
@@ -237,6 +265,24 @@ LoaderCursor cursor_of(const json& saved) {
           .parts = saved.value("parts", int64_t{0})};
 }
 
+}  // namespace
+
+std::set<std::string> left_out_of(const json& saved_model) {
+  std::set<std::string> names;
+  const auto found = saved_model.find("left_out");
+  if (found == saved_model.end() || !found->is_array()) return names;
+  for (const json& name : *found) {
+    if (name.is_string()) names.insert(name.get<std::string>());
+  }
+  return names;
+}
+
+StateDict read_extra(const Manifest& manifest, const std::string& folder) {
+  if (!manifest.state.contains("extra")) return {};
+  PieceReader reader(folder, manifest, {std::string(kExtraBase) + kExtension});
+  return read_state(reader, "hooks", folder);
+}
+
 void restore(const TrainingState& job, const Manifest& manifest, const std::string& folder) {
   const at::NoGradGuard no_grad;
   const json& state = manifest.state;
@@ -248,8 +294,7 @@ void restore(const TrainingState& job, const Manifest& manifest, const std::stri
     restore_optimizer(job, o, state.at("optimizers").at(o), manifest, folder);
   }
   for (size_t i = 0; i < job.objects.size(); ++i) {
-    job.objects[i]->load(
-        read_state(object_base(i) + kExtension, "registered object", manifest, folder));
+    restore_object(*job.objects[i], i, manifest, folder);
   }
   with_json(folder, "schedulers, loaders and loss scale", [&] {
     for (size_t s = 0; s < job.schedulers.size(); ++s) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <coupler/data_loader.h>
+#include <coupler/state_dict.h>
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +58,12 @@ LoaderCursor cursor_of(const nlohmann::json& saved);
 // program: models, tensors that are missing, unexpected or of another shape, optimizers,
 // schedulers, loaders, objects. Changes nothing.
 void check_fits(const TrainingState& job, const Manifest& manifest, const std::string& folder);
+
+// The tensors that were left out of a model, from its entry in the manifest's state.
+std::set<std::string> left_out_of(const nlohmann::json& saved_model);
+
+// What hooks added to the checkpoint; empty if nothing. Throws Error(kIo).
+StateDict read_extra(const Manifest& manifest, const std::string& folder);
 
 // Call after check_fits. Throws Error(kIo) naming a damaged file; the state is then neither the old
 // one nor the checkpoint's. Collective only if parameters are gathered (parameters_changed, which

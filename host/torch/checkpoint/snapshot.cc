@@ -11,10 +11,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
@@ -102,32 +104,47 @@ namespace {
 
 using nlohmann::json;
 
-json shape_entry(const at::Tensor& tensor, const std::string& name) {
-  return {std::string(safetensors::to_string(safetensors::dtype_of(tensor.scalar_type(), name))),
+json shape_entry(const at::Tensor& tensor, at::ScalarType type, const std::string& name) {
+  return {std::string(safetensors::to_string(safetensors::dtype_of(type, name))),
           tensor.sizes().vec()};
 }
 
-json describe_model(const strategy::Model& model) {
-  json tensors = json::object(), aliases = json::object();
-  for (const strategy::ModelParameter& parameter : model.parameters) {
-    tensors[parameter.name] = shape_entry(parameter.tensor, parameter.name);
-  }
-  for (const auto& [name, buffer] : model.buffers) tensors[name] = shape_entry(buffer, name);
-  for (const auto& [alias, name] : model.aliases) aliases[alias] = name;
-  return {{"type", model.name}, {"tensors", std::move(tensors)}, {"aliases", std::move(aliases)}};
-}
-
-void add_buffers(const strategy::Model& model, const std::string& prefix,
-                 std::vector<StatePiece>& into) {
-  for (const auto& [name, buffer] : model.buffers)
-    into.push_back(StatePiece::whole_of(prefix + name, buffer));
-}
-
-std::vector<StatePiece> model_pieces(strategy::ModelState& state, int rank) {
+json describe_model(const TrainingState& job, size_t index) {
+  const strategy::ModelState& state = *job.models[index];
   const strategy::Model& model = state.model();
+  json tensors = json::object(), aliases = json::object();
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    const strategy::ModelParameter& parameter = model.parameters[i];
+    if (job.leaves_out(index, parameter.name)) continue;
+    tensors[parameter.name] = shape_entry(parameter.tensor, state.stored_type(i), parameter.name);
+  }
+  for (const auto& [name, buffer] : model.buffers) {
+    if (!job.leaves_out(index, name))
+      tensors[name] = shape_entry(buffer, buffer.scalar_type(), name);
+  }
+  for (const auto& [alias, name] : model.aliases) {
+    if (!job.leaves_out(index, name)) aliases[alias] = name;
+  }
+  json result = {
+      {"type", model.name}, {"tensors", std::move(tensors)}, {"aliases", std::move(aliases)}};
+  if (index < job.left_out.size() && !job.left_out[index].empty())
+    result["left_out"] = job.left_out[index];
+  return result;
+}
+
+void add_buffers(const TrainingState& job, size_t index, const std::string& prefix,
+                 std::vector<StatePiece>& into) {
+  for (const auto& [name, buffer] : job.models[index]->model().buffers) {
+    if (!job.leaves_out(index, name)) into.push_back(StatePiece::whole_of(prefix + name, buffer));
+  }
+}
+
+std::vector<StatePiece> model_pieces(const TrainingState& job, size_t index) {
+  const strategy::Model& model = job.models[index]->model();
   std::vector<StatePiece> pieces;
-  for (const strategy::ParameterPart& part : state.parts()) {
+  for (const strategy::ParameterPart& part : job.models[index]->parts()) {
     const strategy::ModelParameter& parameter = model.parameters[part.parameter];
+    if (job.leaves_out(index, parameter.name)) continue;
     pieces.push_back({.name = parameter.name,
                       .shape = parameter.tensor.sizes().vec(),
                       .begin = part.begin,
@@ -137,7 +154,7 @@ std::vector<StatePiece> model_pieces(strategy::ModelState& state, int rank) {
                       .copy = part.copy});
   }
   std::vector<StatePiece> own = deduplicated(pieces);
-  if (rank == 0) add_buffers(model, "", own);
+  if (job.rank == 0) add_buffers(job, index, "", own);
   return own;
 }
 
@@ -152,15 +169,12 @@ std::string full_name(const TrainingState& job, const optim::OptimizerState::Giv
 
 json describe_optimizer(const TrainingState& job, optim::OptimizerState& optimizer) {
   const torch::optim::Optimizer& torch_optimizer = optimizer.torch_optimizer();
+  const auto names = parameter_names(job, optimizer);
   json groups = json::array();
-  for (size_t g = 0; g < optimizer.given().size(); ++g) {
-    json names = json::array();
-    for (const optim::OptimizerState::Given& given : optimizer.given()[g]) {
-      names.push_back(full_name(job, given));
-    }
+  for (size_t g = 0; g < names.size(); ++g) {
     groups.push_back({{"options", optim::options_of(torch_optimizer,
                                                     torch_optimizer.param_groups()[g].options())},
-                      {"parameters", std::move(names)}});
+                      {"parameters", names[g]}});
   }
   return {{"type", optim::optimizer_type(torch_optimizer)},
           {"steps", optimizer.steps()},
@@ -168,6 +182,16 @@ json describe_optimizer(const TrainingState& job, optim::OptimizerState& optimiz
 }
 
 }  // namespace
+
+std::vector<std::vector<std::string>> parameter_names(const TrainingState& job,
+                                                      const optim::OptimizerState& optimizer) {
+  std::vector<std::vector<std::string>> result;
+  for (const auto& group : optimizer.given()) {
+    std::vector<std::string>& names = result.emplace_back();
+    for (const optim::OptimizerState::Given& given : group) names.push_back(full_name(job, given));
+  }
+  return result;
+}
 
 std::vector<OptimizerPart> parts_of(const TrainingState& job,
                                     const optim::OptimizerState& optimizer) {
@@ -204,10 +228,54 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
 
 namespace {
 
+// JSON has no infinity and no NaN.
+json json_of(double number) {
+  return std::isfinite(number) ? json(number) : json{{"number", fmt::format("{}", number)}};
+}
+
+void add_state(const StateDict& state, StateFile& file) {
+  json values = json::object();
+  for (const auto& [key, value] : state.values()) {
+    std::visit(
+        [&, &key = key](const auto& it) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(it)>, double>) {
+            values[key] = json_of(it);
+          } else {
+            values[key] = it;
+          }
+        },
+        value);
+  }
+  file.metadata[kObjectKey] = values.dump();
+  for (const auto& [key, tensor] : state.tensors()) {
+    file.pieces.push_back(StatePiece::whole_of(key, tensor.detach().to(at::kCPU).contiguous()));
+  }
+}
+
+StateFile state_file(const StateDict& state, std::string name) {
+  StateFile file{.name = std::move(name)};
+  add_state(state, file);
+  return file;
+}
+
+StateFile object_file(const detail::Stateful& object, std::string name) {
+  StateDict state;
+  object.save(state);
+  return state_file(state, std::move(name));
+}
+
+bool has_extra(const TrainingState& job) {
+  return job.extra != nullptr && !(job.extra->tensors().empty() && job.extra->values().empty());
+}
+
 // Parameters with the same steps and state names are listed together.
 StateFile optimizer_file(const TrainingState& job, optim::OptimizerState& optimizer,
                          std::string name) {
   StateFile file{.name = std::move(name)};
+  if (const auto whole = optimizer.whole_state()) {
+    if (job.rank == 0) add_state(*whole, file);
+    return file;
+  }
   std::map<std::pair<int64_t, std::vector<std::string>>, std::vector<std::string>> known;
   std::vector<StatePiece> pieces;
   for (const OptimizerPart& part : parts_of(job, optimizer)) {
@@ -229,25 +297,6 @@ StateFile optimizer_file(const TrainingState& job, optim::OptimizerState& optimi
   return file;
 }
 
-StateFile state_file(const StateDict& state, std::string name) {
-  StateFile file{.name = std::move(name)};
-  json values = json::object();
-  for (const auto& [key, value] : state.values()) {
-    std::visit([&, &key = key](const auto& it) { values[key] = it; }, value);
-  }
-  file.metadata[kObjectKey] = values.dump();
-  for (const auto& [key, tensor] : state.tensors()) {
-    file.pieces.push_back(StatePiece::whole_of(key, tensor.detach().to(at::kCPU).contiguous()));
-  }
-  return file;
-}
-
-StateFile object_file(const detail::Stateful& object, std::string name) {
-  StateDict state;
-  object.save(state);
-  return state_file(state, std::move(name));
-}
-
 bool has_state(const StateDict& state) {
   return !state.values().empty() || !state.tensors().empty();
 }
@@ -266,7 +315,7 @@ StateFile random_file(const TrainingState& job) {
   }
   if (!job.own_buffers) return file;
   for (size_t m = 0; m < job.models.size(); ++m) {
-    add_buffers(job.models[m]->model(), own_buffer_prefix(m), file.pieces);
+    add_buffers(job, m, own_buffer_prefix(m), file.pieces);
   }
   return file;
 }
@@ -277,7 +326,8 @@ json describe_job(const TrainingState& job, const std::vector<LoaderCursor>& cur
                 {"schedulers", json::array()},
                 {"loaders", json::array()},
                 {"objects", job.objects.size()}};
-  for (const auto& model : job.models) state["models"].push_back(describe_model(model->model()));
+  for (size_t m = 0; m < job.models.size(); ++m) state["models"].push_back(describe_model(job, m));
+  if (has_extra(job)) state["extra"] = true;
   for (const auto& optimizer : job.optimizers) {
     state["optimizers"].push_back(describe_optimizer(job, *optimizer));
   }
@@ -321,6 +371,14 @@ int64_t TrainingState::steps() const {
   return result;
 }
 
+bool TrainingState::leaves_out_all(size_t model) const {
+  const strategy::Model& it = models[model]->model();
+  return std::all_of(it.parameters.begin(), it.parameters.end(),
+                     [&](const auto& parameter) { return leaves_out(model, parameter.name); }) &&
+         std::all_of(it.buffers.begin(), it.buffers.end(),
+                     [&](const auto& buffer) { return leaves_out(model, buffer.first); });
+}
+
 std::string file_name(const std::string& base, int rank, int world_size) {
   return world_size == 1
              ? base + kExtension
@@ -339,9 +397,11 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old)
   Snapshot result{.files = {}, .state = describe_job(job, cursors), .steps = job.steps()};
   for (size_t m = 0; m < job.models.size(); ++m) {
     StateFile file{.name = file_name(numbered("model", m), job.rank, job.world_size)};
-    file.pieces = model_pieces(*job.models[m], job.rank);
+    file.pieces = model_pieces(job, m);
     file.metadata["format"] = "pt";  // what Python readers look for
-    for (const auto& [alias, name] : job.models[m]->model().aliases) file.metadata[alias] = name;
+    for (const auto& [alias, name] : job.models[m]->model().aliases) {
+      if (!job.leaves_out(m, name)) file.metadata[alias] = name;
+    }
     if (!file.pieces.empty()) result.files.push_back(std::move(file));
   }
   for (size_t o = 0; o < job.optimizers.size(); ++o) {
@@ -360,6 +420,11 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old)
     if ((job.rank == 0 || in_parts) && has_state(it.stream))
       result.files.push_back(
           state_file(it.stream, stream_file(l, in_parts, job.rank, job.world_size)));
+  }
+  if (job.rank == 0 && has_extra(job)) {
+    StateFile& file = result.files.emplace_back();
+    file.name = std::string(kExtraBase) + kExtension;
+    add_state(*job.extra, file);
   }
   for (size_t f = 0; f < result.files.size(); ++f) {
     for (size_t p = 0; p < result.files[f].pieces.size(); ++p) {

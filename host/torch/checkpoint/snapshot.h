@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct TrainingState;
 
 inline constexpr const char* kOptimizerKey = "coupler.optimizer";
 inline constexpr const char* kObjectKey = "coupler.values";
+inline constexpr const char* kExtraBase = "hooks";  // what hooks add
 inline constexpr const char* kTorchGenerator = "torch_cpu";
 inline constexpr const char* kDeviceGenerator = "torch_device";
 
@@ -92,6 +94,9 @@ struct OptimizerPart {
 };
 std::vector<OptimizerPart> parts_of(const TrainingState& job,
                                     const optim::OptimizerState& optimizer);
+// The full names of an optimizer's parameters, by group; "" for one of no model.
+std::vector<std::vector<std::string>> parameter_names(const TrainingState& job,
+                                                      const optim::OptimizerState& optimizer);
 StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::Tensor values);
 
 struct TrainingState {
@@ -104,6 +109,16 @@ struct TrainingState {
   std::vector<std::shared_ptr<detail::LoaderCore>> loaders;
   std::vector<detail::Stateful*> objects;
   bool own_buffers = false;  // buffers differ by rank: training.broadcast_buffers is false
+  // By model, the names of tensors that are not saved, or not loaded: what hooks left out, and what
+  // a checkpoint that is loaded does not have by its own account (left_out_of). A tied tensor's
+  // other names are included. Empty: none of any model.
+  std::vector<std::set<std::string>> left_out = {};
+  StateDict* extra = nullptr;  // saved by rank 0 unless empty, loaded by every rank; null: none
+
+  bool leaves_out(size_t model, const std::string& name) const {
+    return model < left_out.size() && left_out[model].count(name) != 0;
+  }
+  bool leaves_out_all(size_t model) const;
 
   // Optimizer steps the job has taken.
   int64_t steps() const;

@@ -160,42 +160,56 @@ std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimize
   }
   std::optional<FusedKind> kind = kind_of(optimizer);
   if (kind) {
-    return std::unique_ptr<FusedKernel>(new FusedKernel(optimizer, models, *std::move(kind)));
+    std::unique_ptr<FusedKernel> kernel(new FusedKernel(*std::move(kind)));
+    kernel->take_groups(optimizer, models);
+    return kernel;
   }
   why = "it does not work element by element, or is not SGD, Adam or AdamW";
   return nullptr;
 }
 
-FusedKernel::FusedKernel(torch::optim::Optimizer& optimizer,
-                         const std::vector<strategy::FlatParameters*>& models, FusedKind kind)
-    : kind_(std::move(kind)) {
+void FusedKernel::take_groups(torch::optim::Optimizer& optimizer,
+                              const std::vector<strategy::FlatParameters*>& models) {
+  FusedKind kind = *kind_of(optimizer);  // a further group's options may need more state
   std::unordered_map<const at::TensorImpl*, torch::optim::OptimizerOptions*> options;
+  std::vector<at::Tensor> frozen;
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       options[parameter.unsafeGetTensorImpl()] = &group.options();
-      if (is_in_none(models, parameter)) frozen_.push_back(parameter);
+      if (is_in_none(models, parameter)) frozen.push_back(parameter);
     }
   }
+  std::unordered_map<const strategy::FlatSlot*, int64_t> steps;
+  for (const Member& member : members_) steps[member.slot] = member.steps;
+  std::vector<Member> members;
+  size_t number = 0;  // of the group, among those of all models
   for (const strategy::FlatParameters* model : models) {
     for (const strategy::FlatGroup& group : model->groups()) {
-      std::vector<at::Tensor>& state = state_.emplace_back();
+      if (number == state_.size()) state_.emplace_back();
+      std::vector<at::Tensor>& state = state_[number++];
       for (size_t i = group.first_slot; i < group.end_slot; ++i) {
         const strategy::FlatSlot& slot = model->slots()[i];
         const auto found = options.find(slot.parameter.unsafeGetTensorImpl());
         if (found == options.end()) continue;
-        while (state.size() < kind_.state_names.size()) {
-          state.push_back(zeros_for(group, slot.name, kind_.state_names[state.size()]));
+        while (state.size() < kind.state_names.size()) {
+          state.push_back(zeros_for(group, slot.name, kind.state_names[state.size()]));
         }
-        members_.push_back({.model = model,
-                            .group = &group,
-                            .slot = &slot,
-                            .slot_index = i,
-                            .state = &state,
-                            .options = found->second});
+        const auto known = steps.find(&slot);
+        members.push_back({.model = model,
+                           .group = &group,
+                           .slot = &slot,
+                           .slot_index = i,
+                           .state = &state,
+                           .options = found->second,
+                           .steps = known == steps.end() ? 0 : known->second});
       }
     }
   }
+  kind_ = std::move(kind);
+  frozen_ = std::move(frozen);
+  members_ = std::move(members);
   all_ = runs_of(0, members_.size());
+  apart_.clear();
 }
 
 FusedKernel::Runs FusedKernel::runs_of(size_t first, size_t end) const {

@@ -55,6 +55,12 @@ class FusedKernel {
                                            const std::vector<strategy::FlatParameters*>& models,
                                            std::string& why);
 
+  // Takes over the optimizer's groups, of which it may have been given more. models: those it had,
+  // then more. The state and the steps of earlier variables stay. Throws Error if offloaded memory
+  // for more state cannot be had; then nothing has changed.
+  void take_groups(torch::optim::Optimizer& optimizer,
+                   const std::vector<strategy::FlatParameters*>& models);
+
   const std::string& name() const { return kind_.name; }
   // Updates every parameter that has a gradient.
   void step();
@@ -91,8 +97,7 @@ class FusedKernel {
     std::vector<FusedBatch> batches;
   };
 
-  FusedKernel(torch::optim::Optimizer& optimizer,
-              const std::vector<strategy::FlatParameters*>& models, FusedKind kind);
+  explicit FusedKernel(FusedKind kind) : kind_(std::move(kind)) {}
   Member& member_of(const at::Tensor& held);
   static Gradient gradient_of(const Member& member);
   void require_frozen() const;
@@ -102,7 +107,7 @@ class FusedKernel {
   static int64_t padded_end(const Member& member);
   FusedBatch& batch_for(Runs& runs, const Member& member) const;
 
-  const FusedKind kind_;
+  FusedKind kind_;
   std::vector<at::Tensor> frozen_;  // parameters the optimizer holds outside the models
   std::vector<Member> members_;     // in flat order
   Runs all_;

@@ -2,14 +2,18 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 #include <coupler/error.h>
 #include <coupler/optimizer.h>
 #include <coupler/optimizers.h>
 #include <fmt/ranges.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/log.h"
@@ -37,12 +41,14 @@ OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
                                std::vector<strategy::ModelState*> models, StepRules rules)
     : optimizer_(optimizer), models_(std::move(models)), rules_(std::move(rules)) {
   hold_own_parts();
-  if (rules_.scaler != nullptr) require_unscalable();
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& held : group.params()) require_unscalable(held, held.scalar_type());
+  }
   parameters_ = count_parameters(optimizer_);
   std::vector<strategy::FlatParameters*> flats;
   for (strategy::ModelState* model : models_) flats.push_back(&model->flat());
   kernel_ = FusedKernel::make(optimizer_, flats, not_fused_);
-  if (kernel_ == nullptr) require_no_kernel();
+  if (kernel_ == nullptr) require_no_kernel(models_);
   if (log_enabled(LogLevel::kInfo, "optim")) log(LogLevel::kInfo, "optim", description());
 }
 
@@ -106,23 +112,19 @@ void OptimizerState::require_divisible() const {
 }
 
 // Unscaling in fp16 would lose what scaling preserved.
-void OptimizerState::require_unscalable() const {
-  for (const auto& group : optimizer_.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.requires_grad() || parameter.scalar_type() != at::kHalf) continue;
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("training.mixed_precision is fp16, but the optimizer holds an fp16 "
-                              "parameter of shape [{}], whose gradient cannot be unscaled",
-                              fmt::join(parameter.sizes(), ", ")),
-                  {.subject = "training.mixed_precision",
-                   .hint = "keep the model in fp32: autocast computes in fp16 from it"});
-    }
-  }
+void OptimizerState::require_unscalable(const at::Tensor& parameter, at::ScalarType stored) const {
+  if (rules_.scaler == nullptr || !parameter.requires_grad() || stored != at::kHalf) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("training.mixed_precision is fp16, but the optimizer holds an fp16 "
+                          "parameter of shape [{}], whose gradient cannot be unscaled",
+                          fmt::join(parameter.sizes(), ", ")),
+              {.subject = "training.mixed_precision",
+               .hint = "keep the model in fp32: autocast computes in fp16 from it"});
 }
 
 // Refuses what torch::optim cannot do: it updates all parameters at once, and it allocates and owns
 // its state, which therefore cannot be offloaded.
-void OptimizerState::require_no_kernel() const {
+void OptimizerState::require_no_kernel(const std::vector<strategy::ModelState*>& models) const {
   if (rules_.in_backward) {
     throw Error(
         ErrorCode::kUnsupported,
@@ -132,7 +134,7 @@ void OptimizerState::require_no_kernel() const {
         {.subject = "training.optimizer_in_backward",
          .hint = "use torch::optim::SGD, Adam or AdamW, or set it to false"});
   }
-  for (strategy::ModelState* model : models_) {
+  for (strategy::ModelState* model : models) {
     for (const strategy::FlatGroup& group : model->flat().groups()) {
       if (group.state_memory == nullptr) continue;
       throw Error(ErrorCode::kUnsupported,
@@ -263,7 +265,113 @@ double OptimizerState::search_value(double loss) const {
 void OptimizerState::require_given_parameters() const {
   if (count_parameters(optimizer_) == parameters_) return;
   throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
-              {.hint = "add every parameter group before accelerator.prepare"});
+              {.hint = "call add_param_group of the optimizer that prepare returned"});
+}
+
+// What add_param_group cannot do for any parameter.
+void OptimizerState::require_addable(const torch::optim::OptimizerParamGroup& group) const {
+  const std::string type = optimizer_type(optimizer_);
+  const auto refuse = [&](ErrorCode code, const std::string& why, const std::string& hint) {
+    throw Error(code, fmt::format("add_param_group: {}", why), {.subject = type, .hint = hint});
+  };
+  if (optim::has_whole_state(optimizer_)) {
+    refuse(ErrorCode::kUnsupported, type + " has one group of parameters",
+           "make and prepare another optimizer of all parameters");
+  }
+  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer_) != nullptr) {
+    refuse(ErrorCode::kUnsupported, "Adagrad makes its state in its constructor only",
+           "make and prepare another optimizer of all parameters");
+  }
+  if (group.has_options() && typeid(group.options()) != typeid(optimizer_.defaults())) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("the group's options are {}, but the optimizer is {}",
+                       c10::demangle(typeid(group.options()).name()), type),
+           "pass the options of this kind of optimizer, or none");
+  }
+}
+
+// Where a parameter to be added is.
+OptimizerState::Given OptimizerState::given_of(const at::Tensor& parameter) const {
+  const auto shape = [&] { return fmt::format("[{}]", fmt::join(parameter.sizes(), ", ")); };
+  strategy::ModelState* const model = rules_.model_of ? rules_.model_of(parameter) : nullptr;
+  if (model == nullptr) {
+    throw Error(ErrorCode::kUsage,
+                fmt::format("add_param_group: a parameter of shape {} belongs to no prepared model",
+                            shape()),
+                {.hint = "prepare its model first"});
+  }
+  const Given result{model, model->index_of(parameter)};
+  const std::string& name = model->model().parameters[result.parameter].name;
+  for (const auto& group : given_) {
+    for (const Given& known : group) {
+      if (known.model == model && known.parameter == result.parameter) refuse_two_groups(parameter);
+    }
+  }
+  if (!model->is_trained(result.parameter)) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("add_param_group: '{}' was frozen when its model was prepared, so its "
+                    "gradients are not averaged over ranks",
+                    name),
+        {.subject = name,
+         .hint = "prepare the model with every parameter that will be trained unfrozen, and "
+                 "give the optimizer those that are trained first"});
+  }
+  if (rules_.in_backward && std::find(models_.begin(), models_.end(), model) == models_.end()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("add_param_group: '{}' belongs to another model than the optimizer's "
+                            "other parameters, and training.optimizer_in_backward is true",
+                            name),
+                {.subject = "training.optimizer_in_backward",
+                 .hint = "give the optimizer a parameter of each model before prepare"});
+  }
+  return result;
+}
+
+void OptimizerState::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  require_given_parameters();
+  require_addable(group);
+  std::vector<Given> given;
+  std::vector<at::Tensor> held;
+  std::vector<strategy::ModelState*> models = models_;
+  std::unordered_set<const at::TensorImpl*> seen;
+  bool divided = divided_;
+  for (const at::Tensor& parameter : group.params()) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;  // tied
+    const Given& from = given.emplace_back(given_of(parameter));
+    require_unscalable(parameter, from.model->stored_type(from.parameter));
+    if (kernel_ != nullptr && !parameter.is_floating_point()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("add_param_group: a parameter is {}, which the {} optimizer's kernel "
+                              "does not support",
+                              c10::toString(parameter.scalar_type()), kernel_->name()),
+                  {.subject = kernel_->name(), .hint = "give it to the optimizer before prepare"});
+    }
+    if (std::find(models.begin(), models.end(), from.model) == models.end())
+      models.push_back(from.model);
+    const auto part = from.model->part(from.parameter);
+    const at::Tensor own = part ? part->optimizer_tensor : at::Tensor();
+    divided = divided || !own.is_same(parameter);
+    if (own.defined()) held.push_back(own);
+  }
+  if (kernel_ == nullptr) require_no_kernel(models);
+  torch::optim::OptimizerParamGroup own_group(std::move(held));
+  if (group.has_options()) own_group.set_options(group.options().clone());
+  optimizer_.add_param_group(own_group);
+  if (kernel_ != nullptr) {
+    std::vector<strategy::FlatParameters*> flats;
+    for (strategy::ModelState* model : models) flats.push_back(&model->flat());
+    try {
+      kernel_->take_groups(optimizer_, flats);
+    } catch (...) {
+      optimizer_.param_groups().pop_back();
+      throw;
+    }
+  }
+  models_ = std::move(models);
+  given_.push_back(std::move(given));
+  divided_ = divided;
+  parameters_ = count_parameters(optimizer_);
 }
 
 // Call after each update.
@@ -272,6 +380,11 @@ void OptimizerState::updated() {
     model->parameters_changed(strategy::ParameterWriter::kOptimizer);
   if (rules_.after_update) rules_.after_update();
   ++steps_;
+}
+
+std::optional<StateDict> OptimizerState::whole_state() {
+  if (!has_whole_state()) return std::nullopt;
+  return whole_state_of(optimizer_);
 }
 
 ParameterState OptimizerState::state_of(const at::Tensor& held) {
@@ -352,6 +465,9 @@ at::Tensor Optimizer::step(const std::function<at::Tensor()>& closure, CallSite)
   return state_->step(closure);
 }
 void Optimizer::zero_grad(bool set_to_none) { state_->zero_grad(set_to_none); }
+void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group, CallSite) {
+  state_->add_param_group(group);
+}
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
   return state_->torch_optimizer().param_groups();
 }

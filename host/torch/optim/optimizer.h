@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct StepRules {
   // one process.
   std::function<double(double)> mean_over_ranks;
   std::function<bool()> averages_gradients;
+  // The prepared model of a parameter; null if it is in none.
+  std::function<strategy::ModelState*(const at::Tensor&)> model_of;
 };
 
 class OptimizerState final : public strategy::GradientConsumer {
@@ -55,6 +58,7 @@ class OptimizerState final : public strategy::GradientConsumer {
   at::Tensor step(const std::function<at::Tensor()>& closure);
   void zero_grad(bool set_to_none);
   void set_mode(bool training);
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   // Called with rules.in_backward only.
   void on_backward_begin() override;
@@ -83,6 +87,11 @@ class OptimizerState final : public strategy::GradientConsumer {
                             const std::vector<std::string>& names);
   // Resets the variable's state as if it had not been part of any step.
   void forget(const at::Tensor& held);
+  // For an optimizer whose state is of all its variables together (torch_state.h), which the three
+  // functions above do not support.
+  bool has_whole_state() const { return optim::has_whole_state(optimizer_); }
+  std::optional<StateDict> whole_state();  // none for any other
+  void load_whole_state(const StateDict& state) { set_whole_state(optimizer_, state); }
   // Steps that were not skipped, over all starts of the job.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
@@ -95,8 +104,10 @@ class OptimizerState final : public strategy::GradientConsumer {
   void updated();
   void hold_own_parts();
   void require_divisible() const;
-  void require_unscalable() const;
-  void require_no_kernel() const;
+  void require_unscalable(const at::Tensor& parameter, at::ScalarType stored) const;
+  Given given_of(const at::Tensor& parameter) const;
+  void require_addable(const torch::optim::OptimizerParamGroup& group) const;
+  void require_no_kernel(const std::vector<strategy::ModelState*>& models) const;
 
   torch::optim::Optimizer& optimizer_;
   std::vector<strategy::ModelState*> models_;

@@ -41,6 +41,10 @@ class ScheduleDriver final : public RateDriver {
 
  private:
   void apply(torch::optim::Optimizer& optimizer, int64_t step) {
+    // Groups that were added since.
+    for (size_t i = base_.size(); i < optimizer.param_groups().size(); ++i) {
+      base_.push_back(optimizer.param_groups()[i].options().get_lr());
+    }
     std::vector<double> rates;
     for (const double base : base_) rates.push_back(schedule_.rate(step, base));
     require_rates(rates, fmt::format("{} schedule at step {}", schedule_.name(), step));

@@ -8,10 +8,12 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <tuple>
 #include <typeinfo>
@@ -28,7 +30,7 @@ using nlohmann::json;
   const std::string type = optimizer_type(optimizer);
   throw Error(ErrorCode::kUnsupported,
               fmt::format("the state of the optimizer {} cannot be saved: only those of SGD, Adam, "
-                          "AdamW, RMSprop, Adagrad and Coupler's own optimizers are supported",
+                          "AdamW, RMSprop, Adagrad, LBFGS and Coupler's own are supported",
                           type),
               {.subject = type, .hint = "use one of these if the job is to be resumed"});
 }
@@ -134,6 +136,14 @@ bool show_options(torch::optim::OptimizerOptions& base, const Visit& visit) {
     visit("weight_decay", adagrad->weight_decay());
     visit("initial_accumulator_value", adagrad->initial_accumulator_value());
     visit("eps", adagrad->eps());
+  } else if (auto* lbfgs = dynamic_cast<torch::optim::LBFGSOptions*>(&base)) {
+    visit("lr", lbfgs->lr());
+    visit("max_iter", lbfgs->max_iter());
+    visit("max_eval", lbfgs->max_eval());
+    visit("tolerance_grad", lbfgs->tolerance_grad());
+    visit("tolerance_change", lbfgs->tolerance_change());
+    visit("history_size", lbfgs->history_size());
+    visit("line_search_fn", lbfgs->line_search_fn());
   } else {
     return false;
   }
@@ -166,6 +176,19 @@ struct SetOption {
     if (!at(name).is_boolean()) refuse_option(name, values);
     value = at(name).get<bool>();
   }
+  void operator()(const char* name, int64_t& value) const {
+    if (!at(name).is_number_integer()) refuse_option(name, values);
+    value = at(name).get<int64_t>();
+  }
+  void operator()(const char* name, std::optional<int64_t>& value) const {
+    value.reset();
+    if (!at(name).is_null()) (*this)(name, value.emplace());
+  }
+  void operator()(const char* name, std::optional<std::string>& value) const {
+    if (!at(name).is_null() && !at(name).is_string()) refuse_option(name, values);
+    value.reset();
+    if (at(name).is_string()) value = at(name).get<std::string>();
+  }
   void operator()(const char* name, std::tuple<double, double>& value) const {
     const json& pair = at(name);
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number()) {
@@ -174,6 +197,37 @@ struct SetOption {
     value = {pair[0].get<double>(), pair[1].get<double>()};
   }
 };
+
+struct GetOption {
+  json& values;
+  template <class Value>
+  void operator()(const char* name, const Value& value) const {
+    values[name] = value;
+  }
+  template <class Value>
+  void operator()(const char* name, const std::optional<Value>& value) const {
+    values[name] = value ? json(*value) : json();
+  }
+};
+
+// ---- LBFGS, whose history is of all its variables together. ----
+
+int64_t elements_of(const torch::optim::Optimizer& optimizer) {
+  int64_t count = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) count += parameter.numel();
+  }
+  return count;
+}
+
+// It keeps its state with its first variable.
+const at::Tensor& key_of(const torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups().at(0).params().at(0);
+}
+
+void set_list(StateDict& state, const std::string& name, const std::deque<at::Tensor>& list) {
+  for (size_t i = 0; i < list.size(); ++i) state.set(fmt::format("{}/{}", name, i), list[i]);
+}
 
 }  // namespace
 
@@ -218,13 +272,71 @@ ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Te
   return torch_state_of(optimizer, held);
 }
 
+bool has_whole_state(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr;
+}
+
+// Without `al`, which each search computes before it uses it.
+StateDict whole_state_of(torch::optim::Optimizer& optimizer) {
+  StateDict result;
+  const auto found = optimizer.state().find(key_of(optimizer).unsafeGetTensorImpl());
+  if (found == optimizer.state().end()) return result;
+  auto& state = static_cast<torch::optim::LBFGSParamState&>(*found->second);
+  result.set("func_evals", state.func_evals());
+  result.set("n_iter", state.n_iter());
+  result.set("t", state.t());
+  result.set("prev_loss", state.prev_loss());
+  const auto set = [&](const char* name, const at::Tensor& tensor) {
+    if (tensor.defined()) result.set(name, tensor);
+  };
+  set("d", state.d());
+  set("H_diag", state.H_diag());
+  set("prev_flat_grad", state.prev_flat_grad());
+  set_list(result, "old_dirs", state.old_dirs());
+  set_list(result, "old_stps", state.old_stps());
+  set_list(result, "ro", state.ro());
+  return result;
+}
+
+void set_whole_state(torch::optim::Optimizer& optimizer, const StateDict& saved) {
+  const at::Tensor& key = key_of(optimizer);
+  if (saved.values().empty()) {
+    optimizer.state().erase(key.unsafeGetTensorImpl());
+    return;
+  }
+  const int64_t elements = elements_of(optimizer);
+  auto state = std::make_unique<torch::optim::LBFGSParamState>();
+  state->func_evals(saved.integer("func_evals"));
+  state->n_iter(saved.integer("n_iter"));
+  state->t(saved.number("t"));
+  state->prev_loss(saved.number("prev_loss"));
+  // expected: number of elements; of one per variable element, or a single number.
+  const auto get = [&](const std::string& name, int64_t expected) {
+    const at::Tensor& tensor = saved.tensor(name);
+    if (tensor.numel() != expected) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("the state '{}' of LBFGS has {} elements, but must have {}", name,
+                              tensor.numel(), expected),
+                  {.subject = name, .hint = "resume with the parameters that were saved"});
+    }
+    return tensor.to(key.device());
+  };
+  if (saved.has("d")) state->d(get("d", elements));
+  if (saved.has("H_diag")) state->H_diag(get("H_diag", 1));
+  if (saved.has("prev_flat_grad")) state->prev_flat_grad(get("prev_flat_grad", elements));
+  for (size_t i = 0; saved.has(fmt::format("old_dirs/{}", i)); ++i) {
+    state->old_dirs().push_back(get(fmt::format("old_dirs/{}", i), elements));
+    state->old_stps().push_back(get(fmt::format("old_stps/{}", i), elements));
+    state->ro().push_back(get(fmt::format("ro/{}", i), 1));
+  }
+  optimizer.state()[key.unsafeGetTensorImpl()] = std::move(state);
+}
+
 nlohmann::json options_of(const torch::optim::Optimizer& optimizer,
                           const torch::optim::OptimizerOptions& options) {
   json result = json::object();
   const auto copy = options.clone();
-  if (!show_options(*copy, [&](const char* name, const auto& value) { result[name] = value; })) {
-    refuse_optimizer(optimizer);
-  }
+  if (!show_options(*copy, GetOption{result})) refuse_optimizer(optimizer);
   return result;
 }
 

@@ -35,7 +35,10 @@ enum class ParameterWriter : uint8_t {
 
 class ModelState {
  public:
-  explicit ModelState(Model model) : model_(std::move(model)) {}
+  explicit ModelState(Model model) : model_(std::move(model)) {
+    for (const ModelParameter& parameter : model_.parameters)
+      trained_.push_back(parameter.tensor.requires_grad());
+  }
   virtual ~ModelState() = default;
   ModelState(const ModelState&) = delete;
   ModelState& operator=(const ModelState&) = delete;
@@ -53,12 +56,20 @@ class ModelState {
     return static_cast<size_t>(found - model_.parameters.begin());
   }
 
+  // Whether gradients of a parameter are kept: it was not frozen when the model was prepared. The
+  // same on every rank.
+  bool is_trained(size_t parameter) const { return trained_[parameter]; }
+
   // The memory that an optimizer updates on this rank.
   FlatParameters& flat() { return flat_; }
   const FlatParameters& flat() const { return flat_; }
 
   // What this rank keeps of a parameter of model().parameters; none if nothing.
   virtual std::optional<ParameterPart> part(size_t parameter) = 0;
+  // The type of its parts' values. That of the variable is the one operations see.
+  virtual at::ScalarType stored_type(size_t parameter) const {
+    return model_.parameters[parameter].tensor.scalar_type();
+  }
   // All parts, in order of registration.
   std::vector<ParameterPart> parts() {
     std::vector<ParameterPart> result;
@@ -79,6 +90,7 @@ class ModelState {
 
  private:
   const Model model_;
+  std::vector<bool> trained_;
   FlatParameters flat_;
 };
 

@@ -42,6 +42,11 @@ std::optional<ParameterPart> ShardedModel::part(size_t parameter) {
       .copy = comms_.copies != nullptr ? comms_.copies->rank() : 0};
 }
 
+at::ScalarType ShardedModel::stored_type(size_t parameter) const {
+  const ShardUnit* const unit = places_[parameter].unit;
+  return unit == nullptr ? Strategy::stored_type(parameter) : unit->plan.type;
+}
+
 void ShardedModel::parameters_changed(ParameterWriter) {
   const at::NoGradGuard no_grad;
   check_parameters();  // a change of type removes our hooks, so backward did not check

@@ -32,6 +32,7 @@ class ShardedModel : public Strategy,
                                             const config::CommunicationConfig& communication);
 
   std::optional<ParameterPart> part(size_t parameter) override;
+  at::ScalarType stored_type(size_t parameter) const override;
   void parameters_changed(ParameterWriter) override;
   std::vector<at::Tensor> own_gradients() override;
   std::vector<StateTensor> state_tensors() override;

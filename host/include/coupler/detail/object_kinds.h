@@ -53,6 +53,15 @@ struct ModelRef {
   const void* identity = nullptr;
   const torch::nn::Module* module = nullptr;
 };
+template <class Model>
+ModelRef reference_to(Model& model) {
+  if constexpr (is_script_v<std::decay_t<Model>>) {
+    return {model._ivalue().get(), nullptr};
+  } else {
+    const torch::nn::Module& module = module_of(model);
+    return {&module, &module};
+  }
+}
 template <class T>
 inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, T>;
 template <class T>

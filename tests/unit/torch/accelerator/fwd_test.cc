@@ -34,8 +34,8 @@ TEST(Fwd, EveryNameIsDefinedByCouplersHeaders) {
               SplitPoints, PipelineOptions, DispatchedModel, LoadOptions, DispatchOptions,
               LoadAndDispatchOptions, DeviceMap, DeviceMapOptions, MaxMemory, EmptyWeights,
               EmptyWeightsOptions, QuantizeOptions, QuantizationReport, SafeTensors, StateDict,
-              SaveModelOptions, Logger, LogLevel, ProgressBar, Tracker, TrackerOptions,
-              ProfileOptions, Error, ErrorCode, LaunchOptions>();
+              SaveModelOptions, LoadModelOptions, CheckpointContents, Logger, LogLevel, ProgressBar,
+              Tracker, TrackerOptions, ProfileOptions, Error, ErrorCode, LaunchOptions>();
   std::ifstream file(COUPLER_SOURCE_DIR "/host/include/coupler/fwd.h");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::regex declaration("\n(class|struct|enum class) [A-Za-z]+;");
