@@ -72,6 +72,10 @@ std::vector<int64_t> ModelConfig::end_tokens() const {
   return keys().integers("eos_token_id");
 }
 
+std::string ModelConfig::generation_to_json() const {
+  return state_->generation.is_null() ? "" : state_->generation.dump(2) + "\n";
+}
+
 std::string ModelConfig::to_json(const std::string& dtype) const {
   nlohmann::json document = state_->document;
   if (!dtype.empty()) {

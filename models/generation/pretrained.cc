@@ -9,9 +9,11 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
+#include <coupler/accelerator.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
 #include <coupler/model_config.h>
+#include <coupler/objects.h>
 #include <coupler/text.h>
 #include <fmt/format.h>
 
@@ -32,6 +34,7 @@
 #include "json_file.h"
 #include "nets/bert.h"
 #include "tensors/safetensors.h"
+#include "weights/open_weights.h"
 #include "weights/write_weights.h"
 
 namespace coupler {
@@ -168,6 +171,23 @@ std::string pooling_in(const fs::path& folder) {
   return mode;
 }
 
+void write_config(const ModelConfig& config, const std::string& folder, const std::string& dtype) {
+  replace_file((fs::path(folder) / "config.json").string(), config.to_json(dtype));
+  const std::string generation = config.generation_to_json();
+  if (!generation.empty()) {
+    replace_file((fs::path(folder) / "generation_config.json").string(), generation);
+  }
+}
+
+// The first floating-point dtype of the weights in a folder; empty if there is none.
+std::string saved_dtype(const std::string& folder) {
+  for (const weights::WeightTensor& tensor : weights::open_weights(folder, {}).tensors) {
+    const c10::ScalarType type = safetensors::scalar_type(tensor.dtype, tensor.name);
+    if (c10::isFloatingType(type)) return name_of(type);
+  }
+  return "";
+}
+
 }  // namespace
 
 void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
@@ -199,7 +219,24 @@ void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
   for (const auto& item : model.named_buffers()) add(item.key(), item.value());
   fs::create_directories(folder);
   weights::write_weights(source, folder, limit);
-  replace_file((fs::path(folder) / "config.json").string(), config.to_json(dtype));
+  write_config(config, folder, dtype);
+}
+
+void save_pretrained(Accelerator& accelerator, torch::nn::Module& model, const ModelConfig& config,
+                     const std::string& folder, const SaveModelOptions& options) {
+  accelerator.save_model(model, folder, options);
+  std::string problem;
+  if (accelerator.is_main_process()) {
+    try {
+      write_config(config, folder, saved_dtype(folder));
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  problem = broadcast_object(accelerator, problem);
+  if (!problem.empty()) {
+    throw Error(ErrorCode::kIo, "save_pretrained: " + problem, {.rank = 0, .subject = folder});
+  }
 }
 
 TextGeneration pipeline(const std::string& task, const std::string& model_or_folder,

@@ -1,6 +1,7 @@
 // Run as every rank of a job by over_ranks_test: each folder's model, divided over the ranks by the
 // backend, gives transformers' logits and continues a text as transformers does; of prompts divided
-// among ranks, each is answered once. Exits with 0 if all of this holds.
+// among ranks, each is answered once; the saved model opens again, also in transformers if
+// COUPLER_TEST_PYTHON names a Python that has it. Exits with 0 if all of this holds.
 #include <ATen/core/grad_mode.h>
 #include <coupler/accelerator.h>
 #include <coupler/big_model.h>
@@ -10,6 +11,8 @@
 #include <coupler/text.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -22,7 +25,52 @@ bool expect(bool right, const std::string& what) {
   return right;
 }
 
-bool logits_agree(coupler::Accelerator& accelerator, const std::string& folder) {
+// In fp32 the folder gives the same logits; in bf16 its config names that dtype.
+bool is_saved(coupler::Accelerator& accelerator, coupler::LanguageModel& model,
+              const coupler::ModelConfig& config, const std::string& name) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "coupler-saved-XXXXXX").string();
+  if (accelerator.is_main_process() && ::mkdtemp(folder.data()) == nullptr) folder.clear();
+  folder = coupler::broadcast_object(accelerator, folder);
+  const std::string from = coupler::fixture(name);
+  const auto reference = coupler::SafeTensors::open(from + "/reference.safetensors");
+  coupler::save_pretrained(accelerator, model, config, folder + "/bf16",
+                           {.max_shard_size = "60KB", .dtype = at::kBFloat16});
+  coupler::save_pretrained(accelerator, model, config, folder);
+  auto again = coupler::pipeline("text-generation", folder);
+  auto rounded = coupler::pipeline("text-generation", folder + "/bf16");
+  const at::NoGradGuard no_grad;
+  const auto apart = [&](coupler::LanguageModel& read) {
+    return read.forward(reference.tensor("tokens"))
+        .sub(reference.tensor("logits"))
+        .abs()
+        .max()
+        .item<double>();
+  };
+  bool right = expect(apart(again.model()) < 1e-4, name + ": other logits after save_pretrained") &&
+               expect(rounded.config().dtype() == "bfloat16" && apart(rounded.model()) < 0.1,
+                      name + ": not saved in bf16") &&
+               expect(fs::exists(folder + "/generation_config.json") ==
+                          fs::exists(from + "/generation_config.json"),
+                      name + ": generation_config.json");
+  const char* const python = std::getenv("COUPLER_TEST_PYTHON");
+  if (python != nullptr && accelerator.is_main_process()) {
+    for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+      if (fs::exists(from + "/" + file)) fs::copy(from + "/" + file, folder);
+    const std::string command =
+        std::string(python) + " " MODEL_TESTS "/open_saved.py " + folder + " " + from;
+    const std::string has = std::string(python) + " -c 'import transformers' 2> /dev/null";
+    right = (std::system(has.c_str()) != 0 ||
+             expect(std::system(command.c_str()) == 0, name + ": transformers disagrees")) &&
+            right;
+  }
+  accelerator.wait_for_everyone();
+  if (accelerator.is_main_process()) fs::remove_all(folder);
+  return right;
+}
+
+bool logits_agree(coupler::Accelerator& accelerator, const std::string& name) {
+  const std::string folder = coupler::fixture(name);
   const auto config = coupler::ModelConfig::open(folder);
   std::shared_ptr<coupler::LanguageModel> model;
   {
@@ -45,7 +93,8 @@ bool logits_agree(coupler::Accelerator& accelerator, const std::string& folder) 
                                        {.max_new_tokens = greedy["continued"].size()});
   return expect(apart < 1e-4, folder + ": logits differ by " + std::to_string(apart)) &&
          expect(given[0].tokens == greedy["continued"].get<std::vector<int64_t>>(),
-                folder + ": other tokens");
+                folder + ": other tokens") &&
+         is_saved(accelerator, *model, config, name);
 }
 
 bool prompts_are_divided(coupler::Accelerator& accelerator) {
@@ -70,7 +119,7 @@ int main(int argc, char** argv) {
   bool right = true;
   for (const char* name : {"gpt2", "gptj", "llama", "llama3", "architectures/gemma2",
                            "architectures/gpt_neox", "architectures/opt-post"})
-    right = logits_agree(accelerator, coupler::fixture(name)) && right;
+    right = logits_agree(accelerator, name) && right;
   right = prompts_are_divided(accelerator) && right;
   return right ? 0 : 1;
 }

@@ -28,6 +28,8 @@ class ModelConfig {
   // config.json as read, with `dtype` if given, and with the class that transformers needs to open
   // the weights if it named none.
   std::string to_json(const std::string& dtype = "") const;
+  // generation_config.json as read; empty if there was none.
+  std::string generation_to_json() const;
   const std::string& where() const;
 
   // For models: all keys. Valid as long as a copy of the ModelConfig lives.

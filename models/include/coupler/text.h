@@ -14,6 +14,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <coupler/big_model.h>
+#include <coupler/checkpoint.h>
+#include <coupler/fwd.h>
 #include <coupler/language_model.h>
 #include <coupler/tokenizer.h>
 
@@ -160,11 +162,17 @@ class TextGeneration {
 [[nodiscard]] TextGeneration pipeline(const std::string& task, const std::string& model_or_folder,
                                       const PretrainedOptions& options = {});
 
-// Writes config.json and the model's weights as safetensors files of at most max_shard_size. An
-// existing file is replaced only once its successor is on disk. For a model sharded over ranks, use
-// Accelerator::save_model for the weights, and write config.to_json() next to them.
+// Writes the model's weights as safetensors files of at most max_shard_size, config.json and, if
+// the config has them, the settings of generation_config.json: a folder that transformers can open.
+// An existing file is replaced only once its successor is on disk.
 void save_pretrained(const torch::nn::Module& model, const ModelConfig& config,
                      const std::string& folder, const std::string& max_shard_size = "10GB");
+
+// The same for a prepared model under any backend, such as one sharded over ranks: its weights as
+// by Accelerator::save_model, of options.dtype if that is set. If it fails, every rank throws.
+// Collective.
+void save_pretrained(Accelerator& accelerator, torch::nn::Module& model, const ModelConfig& config,
+                     const std::string& folder, const SaveModelOptions& options = {});
 
 class BertModel;
 

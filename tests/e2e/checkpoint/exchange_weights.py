@@ -2,6 +2,7 @@
 writes weights for Coupler.
 
   exchange_weights.py read DIGITS.CSV PATH    prints the mean loss over the training rows
+  exchange_weights.py read_bf16 DIGITS.CSV FOLDER  the same; compares it with the folder fp32 next to it
   exchange_weights.py write DIGITS.CSV FOLDER writes the same weights to one.safetensors, shards/, bin/
                                               and state/, and prints their mean loss
 """
@@ -41,6 +42,17 @@ def read(net, path):
         net.load_state_dict(load_file(path), strict=True)
 
 
+def read_bf16(net, folder):
+    """The folder's tensors are those of the folder fp32 next to it, rounded as PyTorch rounds."""
+    rounded = load_file(os.path.join(folder, "model.safetensors"))
+    whole = load_file(os.path.join(os.path.dirname(folder), "fp32", "model.safetensors"))
+    assert rounded.keys() == whole.keys(), (rounded.keys(), whole.keys())
+    for name, value in whole.items():
+        assert rounded[name].dtype == torch.bfloat16, (name, rounded[name].dtype)
+        assert torch.equal(rounded[name], value.to(torch.bfloat16)), name
+    read(net, folder)
+
+
 def write(net, folder):
     save_file(net.state_dict(), os.path.join(folder, "one.safetensors"))
     accelerator = Accelerator(cpu=True)
@@ -60,7 +72,7 @@ def main():
     what, digits, path = sys.argv[1:]
     torch.manual_seed(3)
     net = Net()
-    {"read": read, "write": write}[what](net, path)
+    {"read": read, "read_bf16": read_bf16, "write": write}[what](net, path)
     print(f"final loss: {loss_of(net, digits)!r}")
 
 

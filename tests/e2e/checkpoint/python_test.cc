@@ -84,6 +84,13 @@ TEST_F(Python, ReadsTheMergedWeightsOfADividedModel_OneFileOrShards) {
   EXPECT_NEAR(exchange("read", "shards"), loss, 1e-5 * loss);
 }
 
+TEST_F(Python, ReadsADividedModelSavedIn16Bits) {
+  run({"launch", "-n", "2", "-o", "backend.use=fsdp", "-o", "backend.fsdp.base=gloo_cpu",
+       TRAINING_CHECKS, "--expect", path("saved"), "weights_for_python"});
+  const double whole = exchange("read", "saved/fp32");
+  EXPECT_NEAR(exchange("read_bf16", "saved/bf16"), whole, 0.02 * whole);
+}
+
 TEST_F(Python, WhatItWrites_IsConverted) {
   std::filesystem::create_directory(path("theirs"));
   const double theirs = exchange("write", "theirs");

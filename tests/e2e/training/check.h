@@ -77,3 +77,4 @@ std::vector<Check> activation_checkpoint_checks();
 std::vector<Check> in_backward_checks();
 std::vector<Check> big_model_checks();
 std::vector<Check> checkpoint_checks();
+std::vector<Check> weight_checks();

@@ -5,8 +5,11 @@
 #include <coupler/objects.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 
@@ -270,6 +273,109 @@ void registered_objects_and_schedules_come_back(Accelerator& accelerator) {
   accelerator.free_memory();
 }
 
+void hooks_leave_out_tensors(Accelerator& accelerator) {
+  accelerator.free_memory();
+  const SharedFolder folder(accelerator);
+  torch::manual_seed(4);
+  Mixed first, second;
+  torch::optim::AdamW optimizer({second->in->weight, second->in->bias, second->out->weight});
+  auto [teacher, net, opt] = accelerator.prepare(first, second, optimizer);
+  const auto step = [&, &net = net, &opt = opt] {
+    accelerator.backward(net->forward(torch::ones({4, 6})).sum());
+    opt.step();
+    opt.zero_grad();
+  };
+  const auto set = [](Mixed& model, double value) {
+    const auto whole = coupler::summon_full_parameters(model);
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.fill_(value);
+  };
+  // Loads it, and returns what the two models hold afterwards if all was 7 before.
+  const auto load = [&, &net = net, &teacher = teacher](const std::string& path) {
+    set(teacher, 7);
+    set(net, 7);
+    accelerator.load_state(path);
+    return std::pair(values_of(accelerator, teacher), values_of(accelerator, net));
+  };
+  const auto is_7 = [](const torch::Tensor& value) { return value.eq(7).all().item<bool>(); };
+  step();
+  const Values all = values_of(accelerator, net), of_teacher = values_of(accelerator, teacher);
+  const std::string whole = accelerator.save_state(folder.path());
+  std::string saved;
+  {
+    const auto hook = accelerator.register_save_state_pre_hook(
+        [&, &net = net, &teacher = teacher](coupler::CheckpointContents& contents) {
+          EXPECT(contents.tensors(net).size() == all.size(), "not all of the model is saved");
+          contents.leave_out(teacher);
+          contents.leave_out(net, {"in.bias", "norm.running_mean"});
+          EXPECT(
+              contents.tensors(teacher).empty() && contents.tensors(net).size() == all.size() - 2,
+              "what was left out is listed");
+          EXPECT(error_of([&] {
+                   contents.leave_out(net, {"in.bias", "nothing"});
+                 }).find("has no nothing") != std::string::npos,
+                 "an unknown name is accepted");
+          contents.extra().set("note", "of a hook");
+          contents.extra().set("best", std::numeric_limits<double>::infinity());
+          contents.extra().set("table", torch::arange(5));
+          if (accelerator.is_main_process()) {
+            std::ofstream(contents.folder() + "/adapter.txt") << "of the program's own";
+          }
+        });
+    saved = accelerator.save_state(folder.path());
+  }
+  {
+    auto [theirs, ours] = load(saved);
+    for (const auto& [name, value] : theirs) {
+      EXPECT(value.equal(of_teacher.at(name)) || is_7(value), "the teacher was loaded: " + name);
+    }
+    EXPECT(is_7(theirs.at("in.weight")) && is_7(ours.at("in.bias")),
+           "what is not there was loaded");
+    EXPECT(ours.at("in.weight").equal(all.at("in.weight")), "the rest was not loaded");
+  }
+  {
+    std::string note;
+    const auto hook = accelerator.register_load_state_pre_hook(
+        [&, &net = net](coupler::CheckpointContents& contents) {
+          note = contents.extra().text("note");
+          EXPECT(std::isinf(contents.extra().number("best")) &&
+                     contents.extra().tensor("table").equal(torch::arange(5)),
+                 "what a hook added is another");
+          contents.leave_out(net, {"out.weight"});
+        });
+    auto [theirs, ours] = load(saved);
+    EXPECT(note == "of a hook" && fs::exists(saved + "/adapter.txt"), "the extra state is missing");
+    EXPECT(is_7(ours.at("out.weight")) && ours.at("in.weight").equal(all.at("in.weight")),
+           "a tensor that a hook left out was loaded");
+  }
+  {
+    const auto hook = accelerator.register_load_state_pre_hook(
+        [&, &teacher = teacher](coupler::CheckpointContents& contents) {
+          EXPECT(contents.extra().values().empty(), "another checkpoint's extra state");
+          contents.leave_out(teacher);
+        });
+    auto [theirs, ours] = load(whole);
+    EXPECT(is_7(theirs.at("in.weight")) && ours.at("in.bias").equal(all.at("in.bias")),
+           "a model that a hook left out was loaded");
+  }
+  if (accelerator.world_size() > 1) {
+    const auto leave_out_on_rank_1 = [&, &net = net](coupler::CheckpointContents& contents) {
+      if (accelerator.rank() == 1) contents.leave_out(net, {"in.weight"});
+    };
+    {
+      const auto hook = accelerator.register_save_state_pre_hook(leave_out_on_rank_1);
+      const std::string said = error_of([&] { accelerator.save_state(folder.path()); });
+      EXPECT(said.find("rank 1 saves other tensors of the models than rank 0") != std::string::npos,
+             said);
+    }
+    const auto hook = accelerator.register_load_state_pre_hook(leave_out_on_rank_1);
+    const std::string said = error_of([&] { accelerator.load_state(whole); });
+    EXPECT(said.find("rank 1 loads other tensors of the models than rank 0") != std::string::npos,
+           said);
+  }
+  accelerator.free_memory();
+}
+
 void wrong_checkpoints_are_refused(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   const auto has = [](const std::string& text, const std::string& part) {
@@ -341,6 +447,19 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
   expect_file(coupler::SafeTensors::open(one), expected.size());
   EXPECT(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1,
          "the older files still exist");
+  // Integers stay as they are in 16 bits.
+  accelerator.save_model(net, folder.path(), {.dtype = torch::kBFloat16});
+  {
+    const auto file = coupler::SafeTensors::open(one);
+    EXPECT(file.names().size() == expected.size(), "a tensor is missing in 16 bits");
+    for (const std::string& name : file.names()) {
+      const torch::Tensor& value = expected.at(name);
+      const auto wanted = value.is_floating_point() ? value.to(torch::kBFloat16) : value;
+      EXPECT(file.tensor(name).dtype() == wanted.dtype() && torch::equal(file.tensor(name), wanted),
+             "'" + name + "' is another in 16 bits");
+    }
+  }
+  accelerator.wait_for_everyone();
   const auto said = error_of([&, &net = net] {
     accelerator.save_model(net, folder.path(), {.safe_serialization = false});
   });
@@ -371,6 +490,7 @@ std::vector<Check> checkpoint_checks() {
       {"another_batch_size_sees_every_sample_once", another_batch_size_sees_every_sample_once},
       {"fp16_scale_comes_back", fp16_scale_comes_back},
       {"weights_are_saved_for_others", weights_are_saved_for_others},
+      {"hooks_leave_out_tensors", hooks_leave_out_tensors},
       {"wrong_checkpoints_are_refused", wrong_checkpoints_are_refused},
       // Last, because its objects stay registered.
       {"registered_objects_and_schedules_come_back", registered_objects_and_schedules_come_back}};

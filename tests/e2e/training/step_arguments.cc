@@ -1,9 +1,12 @@
 // The arguments of backward, clip_grad_norm and step, against LibTorch on the joined batch.
+#include <coupler/coupler.h>
+
 #include <cmath>
 #include <limits>
 #include <memory>
 
 #include "check.h"
+#include "shared_folder.h"
 
 namespace {
 
@@ -192,6 +195,7 @@ void closure_of_sgd(Accelerator& accelerator) {
 
 // The search sees the losses of all ranks.
 void closure_of_lbfgs(Accelerator& accelerator) {
+  accelerator.free_memory();
   Twins twins(accelerator);
   const auto options = torch::optim::LBFGSOptions(0.5).max_iter(6).line_search_fn("strong_wolfe");
   torch::optim::LBFGS optimizer(trainable(twins.net), options);
@@ -233,6 +237,110 @@ void closure_of_lbfgs(Accelerator& accelerator) {
     EXPECT(torch::allclose(trainable(twins.net)[i], trainable(twins.reference)[i], 1e-6, 1e-8),
            "parameter " + std::to_string(i) + " differs from LibTorch's");
     expect_same_everywhere(accelerator, trainable(twins.net)[i], "a parameter after LBFGS");
+  }
+  // Its history is part of a checkpoint.
+  const SharedFolder folder(accelerator);
+  const std::string saved = accelerator.save_state(folder.path());
+  const auto search = [&](int step) {
+    opt->step([&] {
+      opt->zero_grad();
+      const torch::Tensor loss = twins.own_loss(step);
+      accelerator.backward(loss);
+      return loss;
+    });
+    return torch::cat({twins.net->hidden->weight.flatten(), twins.net->hidden->bias}).clone();
+  };
+  const torch::Tensor expected = search(3), later = search(4);
+  optimizer.param_groups()[0].options().set_lr(0.1);
+  accelerator.load_state(saved);
+  EXPECT(torch::equal(search(3), expected) && torch::equal(search(4), later),
+         "LBFGS continues differently after load_state");
+  accelerator.free_memory();
+}
+
+template <class Optimizer, class Options>
+void add_groups_to(Accelerator& accelerator, const Options& first, const Options& second) {
+  accelerator.free_memory();
+  Twins twins(accelerator);
+  const auto ours = trainable(twins.net), theirs = trainable(twins.reference);
+  Optimizer optimizer({ours[1]}, first), other({theirs[1]}, first);
+  auto opt = accelerator.prepare(optimizer);
+  auto schedule = accelerator.prepare(coupler::linear_schedule(optimizer, {.total_steps = 100}));
+  const auto step = [&](int number) {
+    accelerator.backward(twins.own_loss(number));
+    twins.joined_loss(number).backward();
+    opt.step();
+    other.step();
+    opt.zero_grad();
+    other.zero_grad();
+    schedule.step();
+    for (size_t g = 0; g < other.param_groups().size(); ++g)
+      other.param_groups()[g].options().set_lr(schedule.rates()[g]);
+  };
+  const auto expect_equal = [&](const std::string& what) {
+    for (size_t i = 0; i < ours.size(); ++i) {
+      EXPECT(torch::allclose(ours[i], theirs[i], 1e-7, 1e-9),
+             what + ": parameter " + std::to_string(i) + " differs from LibTorch's");
+    }
+  };
+  step(0);
+  step(1);
+  expect_equal("before");
+  // With the gradients of the steps before: neither optimizer has dropped them.
+  opt.add_param_group(
+      torch::optim::OptimizerParamGroup({ours[0], ours[2]}, std::make_unique<Options>(second)));
+  other.add_param_group(
+      torch::optim::OptimizerParamGroup({theirs[0], theirs[2]}, std::make_unique<Options>(second)));
+  step(2);
+  expect_equal("added");
+  opt.add_param_group(torch::optim::OptimizerParamGroup({ours[3]}));
+  other.add_param_group(torch::optim::OptimizerParamGroup({theirs[3]}));
+  step(3);
+  expect_equal("added again");
+  const SharedFolder folder(accelerator);
+  const std::string saved = accelerator.save_state(folder.path());
+  step(4);
+  const std::vector<double> rates = schedule.rates();
+  EXPECT(rates.size() == 3 && std::abs(rates[0] - first.get_lr() * 0.95) < 1e-12 &&
+             rates[1] < second.get_lr(),
+         "the schedule does not set the rates of added groups");
+  expect_equal("before loading");
+  accelerator.load_state(saved);
+  accelerator.backward(twins.own_loss(4));
+  opt.step();
+  opt.zero_grad();
+  expect_equal("after loading");
+  const size_t groups = opt.param_groups().size();
+  const auto refused = [&](torch::optim::OptimizerParamGroup group, const std::string& part) {
+    const std::string said = error_of([&] { opt.add_param_group(group); });
+    EXPECT(said.find(part) != std::string::npos, "'" + part + "' is not in: " + said);
+    EXPECT(opt.param_groups().size() == groups, "a refused group was added");
+  };
+  using Group = torch::optim::OptimizerParamGroup;
+  refused(Group({ours[0]}), "is in two groups of the optimizer");
+  refused(Group({twins.net->frozen}), "'frozen' was frozen when its model was prepared");
+  refused(Group({torch::zeros({3}, torch::requires_grad())}), "[3] belongs to no prepared model");
+  refused(Group({}, std::make_unique<torch::optim::LBFGSOptions>(1)),
+          "the group's options are torch::optim::LBFGSOptions");
+  accelerator.free_memory();
+}
+
+void groups_are_added(Accelerator& accelerator) {
+  using namespace torch::optim;
+  add_groups_to<AdamW>(accelerator, AdamWOptions(1e-2), AdamWOptions(3e-3).amsgrad(true));
+  add_groups_to<SGD>(accelerator, SGDOptions(1e-2), SGDOptions(3e-3).momentum(0.9));
+}
+
+// These keep their own state, which cannot be offloaded.
+void groups_are_added_to_rmsprop(Accelerator& accelerator) {
+  using namespace torch::optim;
+  try {
+    add_groups_to<RMSprop>(accelerator, RMSpropOptions(1e-2), RMSpropOptions(3e-3).momentum(0.9));
+  } catch (const coupler::Error& error) {
+    const std::string message = error.what();
+    EXPECT(message.find("the state of this optimizer cannot be offloaded") != std::string::npos,
+           message);
+    accelerator.free_memory();
   }
 }
 
@@ -278,6 +386,8 @@ std::vector<Check> step_argument_checks() {
       {"graph_of_gradients", graph_of_gradients},
       {"closure_of_sgd", closure_of_sgd},
       {"closure_of_lbfgs", closure_of_lbfgs},
+      {"groups_are_added", groups_are_added},
+      {"groups_are_added_to_rmsprop", groups_are_added_to_rmsprop},
       {"wrong_arguments", wrong_arguments},
   };
 }

@@ -15,6 +15,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/safetensors_writer.h"
@@ -41,6 +42,25 @@ inline std::string bytes_of(const weights::WeightTensor& tensor) {
   return bytes;
 }
 
+// Any range of elements is that part of the whole, in chunks of whole elements.
+inline void expect_ranges(const weights::WeightTensor& tensor, const std::string& bytes) {
+  const size_t element = safetensors::bits(tensor.dtype) / 8;
+  if (element == 0) return;
+  const size_t count = bytes.size() / element;
+  std::mt19937 random(3);
+  for (int round = 0; round < 4; ++round) {
+    size_t begin = std::uniform_int_distribution<size_t>(0, count)(random) * element;
+    size_t end = std::uniform_int_distribution<size_t>(0, count)(random) * element;
+    if (begin > end) std::swap(begin, end);
+    std::string part;
+    weights::read_range(tensor, begin, end, [&](const char* chunk, size_t size) {
+      EXPECT_EQ(size % element, 0u);
+      part.append(chunk, size);
+    });
+    EXPECT_EQ(part, bytes.substr(begin, end - begin)) << tensor.name;
+  }
+}
+
 // A value that is said to be in a file must be there.
 inline PlainTensors plain(const weights::WeightSource& source) {
   PlainTensors result;
@@ -54,6 +74,7 @@ inline PlainTensors plain(const weights::WeightSource& source) {
                 0)
           << tensor.name;
     }
+    expect_ranges(tensor, bytes);
     result[tensor.name] = {tensor.dtype, tensor.shape, bytes};
   }
   return result;
