@@ -19,6 +19,7 @@
 #include <coupler/local_sgd.h>
 #include <coupler/log_values.h>
 #include <coupler/logging.h>
+#include <coupler/lora.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/pipeline_layers.h>

@@ -75,6 +75,12 @@ struct QuantizeOptions;
 struct QuantizationReport;
 
 // state_dict.h, checkpoint.h
+// lora.h
+class LoraAdapter;
+struct LoraOptions;
+struct LoadLoraOptions;
+
+// state_dict.h, accelerator_options.h
 class SafeTensors;
 class StateDict;
 struct SaveModelOptions;

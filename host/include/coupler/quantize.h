@@ -15,8 +15,9 @@
 // - 4 bits: a scale and a zero point per group of inputs of an output, (max - min) / 15 and
 //   min + 8 * scale, rounded to bfloat16, in the format of ATen's _weight_int4pack_mm.
 //
-// A quantized model is for inference: its parameters no longer require gradients. Running backward
-// through a quantized weight, writing to it or saving it in place is an error that names it.
+// The model's parameters no longer require gradients. Gradients pass through quantized weights to
+// other parameters (coupler/lora.h); a gradient of a quantized weight, writing to it or saving it
+// in place is an error that names it.
 #pragma once
 
 #include <coupler/big_model.h>

@@ -20,6 +20,7 @@
 #include "pipeline/link.h"
 #include "pipeline/runner.h"
 #include "pipeline/stage.h"
+#include "residency/parameter_hooks.h"
 #include "sharding/pipeline_schedule.h"
 #include "tensors/tensor_ops.h"
 
@@ -358,6 +359,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   auto kept =
       std::make_shared<pipelining::PipelineStage>(std::move(model), std::move(placement), comm);
   impl.models.push_back(kept);
+  residency::restore_hooks();
   if (impl.scaler != nullptr) impl.scaler->add(kept);
   size_t bytes = 0;
   for (const strategy::ParameterPart& part : kept->parts()) bytes += part.values.nbytes();

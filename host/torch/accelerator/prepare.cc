@@ -21,6 +21,7 @@
 #include "optim/scheduler.h"
 #include "precision/precision.h"
 #include "residency/buffer_pool.h"
+#include "residency/parameter_hooks.h"
 #include "tensors/autocast_state.h"
 #include "tensors/tensor_ops.h"
 
@@ -38,6 +39,7 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
 // For an error message; called before the model is moved away.
 std::string describe_size(const strategy::Model& model) {
   size_t bytes = 0;
+  if (model.parameters.empty()) return fmt::format("'{}'", model.name);
   const strategy::ModelParameter* largest = &model.parameters.front();
   for (const strategy::ModelParameter& parameter : model.parameters) {
     bytes += parameter.tensor.nbytes();
@@ -55,6 +57,7 @@ void Accelerator::Impl::add(strategy::Model model) {
     fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
                "prepare each model once");
   }
+  strategy::set_fixed_aside(model);
   if ((process.world_size > 1 || comm->can_shard()) && gradient_comm == nullptr) {
     gradient_comm = comm->split(0, process.rank, "gradients");
   }
@@ -68,6 +71,7 @@ void Accelerator::Impl::add(strategy::Model model) {
     device::throw_out_of_memory(cause, "the model " + size);
   }
   if (dry_run != nullptr) dry_run->watch(models.back()->model());
+  residency::restore_hooks();
   measure_uncounted_memory();
   if (!config.memory.activation_checkpointing.empty()) {
     activations::ForwardRecorder::of_this_thread().watch(models.back()->model(),

@@ -101,7 +101,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
   strategy.synchronize();
   const strategy::Model& model = strategy.model();
   std::unordered_map<std::string, size_t> parameters;
-  std::unordered_map<std::string, const at::Tensor*> buffers;
+  std::unordered_map<std::string, const at::Tensor*> others;  // equal on every rank
   std::unordered_map<std::string, safetensors::TensorEntry> entries;
   std::unordered_map<std::string, at::ScalarType> types;
   std::vector<formats::SizedTensor> sizes;
@@ -117,9 +117,11 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
     parameters[model.parameters[i].name] = i;
     add(model.parameters[i].name, model.parameters[i].tensor, strategy.stored_type(i));
   }
-  for (const auto& [name, buffer] : model.buffers) {
-    buffers[name] = &buffer;
-    add(name, buffer, buffer.scalar_type());
+  for (const strategy::NamedTensors* const list : {&model.fixed, &model.buffers}) {
+    for (const auto& [name, tensor] : *list) {
+      others[name] = &tensor;
+      add(name, tensor, tensor.scalar_type());
+    }
   }
   const formats::WeightFiles weights = formats::divide_weights(sizes, limit);
   WeightWriter writer(is_main_process());
@@ -140,7 +142,7 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
     for (const safetensors::TensorInfo& info : layout.tensors) {
       const auto parameter = parameters.find(info.name);
       const at::Tensor value = parameter == parameters.end()
-                                   ? *buffers.at(info.name)
+                                   ? *others.at(info.name)
                                    : strategy.whole_parameter(parameter->second);
       writer.attempt([&] { write(*bytes, info.name, value, types.at(info.name)); });
     }

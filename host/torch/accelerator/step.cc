@@ -281,6 +281,7 @@ void Accelerator::for_each_tensor_of(
   for (size_t i = 0; i < parameters.size(); ++i) {
     visit(parameters[i].name, strategy.whole_parameter(i));
   }
+  for (const auto& [name, fixed] : strategy.model().fixed) visit(name, fixed);
   for (const auto& [name, buffer] : strategy.model().buffers) visit(name, buffer);
 }
 

@@ -12,6 +12,7 @@
 #include <regex>
 #include <utility>
 
+#include "base/name_pattern.h"
 #include "empty_weights/recording.h"
 #include "precision/precision.h"
 #include "residency/autograd_node.h"
@@ -87,21 +88,6 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
 }
 
-std::regex regex_of(const std::string& pattern) {
-  std::string text;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] == '*') {
-      const bool any = i + 1 < pattern.size() && pattern[i + 1] == '*';
-      text += any ? ".*" : "[^.]*";
-      i += any ? 1 : 0;
-    } else {
-      text += std::string("\\^$.|?+()[]{}").find(pattern[i]) == std::string::npos ? "" : "\\";
-      text += pattern[i];
-    }
-  }
-  return std::regex(text);
-}
-
 [[noreturn]] void refuse_pattern(const std::string& pattern, const strategy::Model& model) {
   std::vector<std::string> names;
   for (const strategy::ModelModule& module : model.modules) {
@@ -122,7 +108,7 @@ std::vector<int64_t> units_of(const strategy::Model& model,
                               const std::vector<std::string>& patterns) {
   std::vector<int64_t> result(model.modules.size(), -1);
   for (const std::string& pattern : patterns) {
-    const std::regex regex = regex_of(pattern);
+    const std::regex regex = name_pattern(pattern);
     bool any = false;
     for (size_t m = 0; m < model.modules.size(); ++m) {
       // The whole model would be one unit, which saves nothing.

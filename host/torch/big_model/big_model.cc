@@ -16,6 +16,7 @@
 #include "big_model/quantize_tensors.h"
 #include "empty_weights/empty_weights.h"
 #include "quantize/choose_layers.h"
+#include "residency/parameter_hooks.h"
 #include "strategy/model.h"
 
 namespace coupler {
@@ -115,6 +116,7 @@ void load_checkpoint_in_model(torch::nn::Module& module, const std::string& chec
   for (const big_model::PlacedTensor& tensor : tensors) {
     if (!tensor.stored_on.is_disk()) load_tensor(tensor);
   }
+  residency::restore_hooks();
 }
 
 DispatchedModel dispatch_model(torch::nn::Module& module, const DeviceMap& device_map,

@@ -17,6 +17,7 @@
 #include "device/device_memory.h"
 #include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
+#include "residency/parameter_hooks.h"
 
 namespace coupler::big_model {
 namespace {
@@ -179,6 +180,7 @@ DispatchedState::DispatchedState(strategy::Model model, DeviceMap map,
       devices.push_back(tensor.runs_on);
   }
   for (const c10::Device device : devices) make_site(device, rules);
+  residency::restore_hooks();
   const std::lock_guard lock(registry_mutex);
   registry().emplace(model_.identity, this);
 }
@@ -278,7 +280,10 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
     unit->name = model_.modules[first.module].name;
     unit->bytes = std::max<size_t>(planned.bytes, 1);
     unit->placed = true;
-    if (!device.is_cpu()) unit->device = device;
+    if (!device.is_cpu()) {
+      unit->device = device;
+      residency::Unit::any_on_device.store(true);
+    }
     const bool fits = device.is_cpu() && bounded && !stays && planned.bytes <= room;
     if (fits) room -= planned.bytes;
     const bool in_file = planned.place.file != nullptr;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "residency/parameter_hooks.h"
 #include "tensors/autocast_state.h"
 
 namespace coupler::precision {
@@ -98,11 +99,12 @@ bool is_wide(const at::Tensor& tensor) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
+// A hook of a parameter (LoRA) must see the product, so such a layer computes in bf16.
 bool fp8_can_compute(const at::Tensor& input, const at::Tensor& weight) {
   return is_wide(input) && is_wide(weight) && input.numel() > 0 && input.dim() > 0 &&
          weight.dim() == 2 && input.size(-1) == weight.size(1) && weight.numel() > 0 &&
          weight.size(0) % kFp8Alignment == 0 && weight.size(1) % kFp8Alignment == 0 &&
-         input.device() == weight.device();
+         input.device() == weight.device() && !residency::has_hooks(weight);
 }
 
 // For a layer that fits. Its operations must dispatch below the key.

@@ -20,6 +20,7 @@
 
 #include "empty_weights/recording.h"
 #include "residency/packed.h"
+#include "residency/parameter_hooks.h"
 #include "residency/residency.h"
 
 namespace coupler::residency {
@@ -280,12 +281,12 @@ void cast_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::S
   }
 }
 
-void run_intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                     torch::jit::Stack* stack) {
+void run_pinned(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Pins pins;
   pin_arguments(op, *stack, pins);
   const c10::impl::ExcludeDispatchKeyGuard below(kParameterKey);
-  const CrossDeviceCall cross_device(op, *stack, pins.device(), pins.empty());
+  const CrossDeviceCall cross_device(op, *stack, pins.device(),
+                                     pins.empty() && Unit::any_on_device.load());
   if (const auto type = pins.compute_type()) {
     if (const auto statistics = statistics_type(op, *stack)) {
       cast_parameters(op, *stack, *statistics);
@@ -301,6 +302,12 @@ void run_intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      stack);
   if (const auto type = pins.output_type()) cast_results(op, *stack, *type);
   cross_device.finish(op, *stack);
+}
+
+void run_intercepted(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  if (!any_hooks()) return run_pinned(op, keys, stack);
+  run_with_hooks(op, *stack, [&] { run_pinned(op, keys, stack); });
 }
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {

@@ -1,9 +1,11 @@
 #include "residency/packed.h"
 
+#include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -15,6 +17,7 @@
 
 #include "residency/autograd_node.h"
 #include "residency/intercept.h"
+#include "residency/product.h"
 
 namespace coupler::residency {
 namespace {
@@ -24,12 +27,12 @@ struct NoBackward : torch::autograd::Node {
   explicit NoBackward(std::string name) : parameter(std::move(name)) {}
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
     throw Error(ErrorCode::kUsage,
-                fmt::format("backward reached '{}', which is quantized: a quantized model has no "
-                            "gradients",
+                fmt::format("backward reached '{}', which is quantized: a quantized weight has no "
+                            "gradient",
                             parameter),
                 {.subject = parameter,
-                 .hint = "train the model before quantizing it, and run a quantized model under "
-                         "torch::NoGradGuard"});
+                 .hint = "leave requires_grad of quantized weights off, and train other parameters "
+                         "(coupler::lora adds some), or train the model before quantizing it"});
   }
   std::string parameter;
 };
@@ -70,51 +73,61 @@ std::optional<Side> side_of(const at::Tensor& tensor, const ManagedStorage& mana
   return std::nullopt;
 }
 
-struct Product {
-  at::Tensor x, weight, bias;
-};
-
-// Whether the operation is x times a packed matrix, with or without a bias.
-std::optional<Product> product_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  const std::string_view name = op.schema().name();
-  const c10::IValue* const last = stack.data() + stack.size();
-  const size_t count = op.schema().arguments().size();
-  const auto argument = [&](size_t i) -> const c10::IValue& { return *(last - count + i); };
-  const auto tensor = [&](size_t i) {
-    return argument(i).isTensor() ? argument(i).toTensor() : at::Tensor();
-  };
-  if (!op.schema().overload_name().empty()) return std::nullopt;
-  Product product;
-  Side side = Side::kInOut;
-  if (name == "aten::linear") {
-    product = {tensor(0), tensor(1), tensor(2)};
-    side = Side::kOutIn;
-  } else if (name == "aten::matmul" || name == "aten::mm") {
-    product = {tensor(0), tensor(1), {}};
-  } else if (name == "aten::addmm") {
-    if (!argument(3).toScalar().equal(1) || !argument(4).toScalar().equal(1)) return std::nullopt;
-    product = {tensor(1), tensor(2), tensor(0)};
-  } else {
-    return std::nullopt;
+// The product, if its matrix is packed and the kernels take it. In autocast, the inputs get the
+// type that autocast computes in.
+std::optional<Product> packed_product_of(const c10::OperatorHandle& op,
+                                         const torch::jit::Stack& stack) {
+  std::optional<Product> product = product_of(op, stack);
+  if (!product) return std::nullopt;
+  const ManagedStorage* const managed = packed_storage(product->matrix);
+  const Side side = product->out_in ? Side::kOutIn : Side::kInOut;
+  if (managed == nullptr || side_of(product->matrix, *managed) != side) return std::nullopt;
+  at::Tensor& x = product->x;
+  at::Tensor& bias = product->bias;
+  if (packed_storage(x) != nullptr || packed_storage(bias) != nullptr) return std::nullopt;
+  at::ScalarType type = managed->packed_type;
+  if (is_autocast_on(x.device().type()) && x.scalar_type() != at::kDouble && type != at::kDouble &&
+      x.is_floating_point()) {
+    type = at::autocast::get_autocast_dtype(x.device().type());
+    x = x.to(type);
+    if (bias.defined()) bias = bias.to(type);
   }
-  const ManagedStorage* const managed = packed_storage(product.weight);
-  if (managed == nullptr || side_of(product.weight, *managed) != side) return std::nullopt;
-  const at::Tensor& x = product.x;
-  const int64_t out = product.weight.size(side == Side::kOutIn ? 0 : 1);
-  const int64_t in = product.weight.size(side == Side::kOutIn ? 1 : 0);
-  const bool fits = x.defined() && packed_storage(x) == nullptr && x.dim() >= 1 &&
-                    x.size(-1) == in && x.layout() == at::kStrided &&
-                    x.scalar_type() == managed->packed_type && x.device() == managed->device;
-  const at::Tensor& bias = product.bias;
+  const int64_t out = product->matrix.size(side == Side::kOutIn ? 0 : 1);
+  const int64_t in = product->matrix.size(side == Side::kOutIn ? 1 : 0);
+  const bool fits = x.dim() >= 1 && x.size(-1) == in && x.layout() == at::kStrided &&
+                    x.scalar_type() == type && x.device() == managed->device;
   const bool bias_fits =
-      !bias.defined() ||
-      (bias.dim() == 1 && bias.size(0) == out && bias.scalar_type() == x.scalar_type() &&
-       bias.device() == x.device() && packed_storage(bias) == nullptr);
-  // Autocast chooses the type it computes in itself, so it gets the values.
-  if (!fits || !bias_fits || at::autocast::is_autocast_enabled(x.device().type()))
-    return std::nullopt;
+      !bias.defined() || (bias.dim() == 1 && bias.size(0) == out && bias.scalar_type() == type &&
+                          bias.device() == x.device());
+  if (!fits || !bias_fits) return std::nullopt;
   return product;
 }
+
+// x times a frozen packed matrix. Backward keeps the parameter, not its values: its operation on it
+// comes through the intercept, which unpacks them again.
+struct PackedProduct : torch::autograd::Function<PackedProduct> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const std::optional<at::Tensor>& bias, const at::Tensor& matrix,
+                            bool out_in) {
+    const ManagedStorage& managed = *packed_storage(matrix);
+    context->saved_data["matrix"] = matrix;
+    context->saved_data["out_in"] = out_in;
+    return managed.packed->multiply(x, bias.value_or(at::Tensor()), managed.memory, managed.device);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const at::Tensor& gradient = gradients[0];
+    torch::autograd::variable_list result(4);
+    if (!gradient.defined()) return result;
+    if (context->needs_input_grad(0)) {
+      at::Tensor matrix = context->saved_data.at("matrix").toTensor();
+      if (!context->saved_data.at("out_in").toBool()) matrix = matrix.t();
+      result[0] = gradient.matmul(matrix.to(gradient.scalar_type()));
+    }
+    if (context->needs_input_grad(1)) result[1] = gradient.reshape({-1, gradient.size(-1)}).sum(0);
+    return result;
+  }
+};
 
 // Operations that only use a tensor's shape and need no values.
 bool is_view(std::string_view name) {
@@ -148,15 +161,23 @@ at::Tensor dense(const at::Tensor& tensor, const ManagedStorage& managed) {
 }  // namespace
 
 bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  if (const auto product = product_of(op, stack)) {
-    const ManagedStorage& managed = *packed_storage(product->weight);
+  if (const auto product = packed_product_of(op, stack)) {
+    const auto& [x, matrix, bias, out_in] = *product;
+    const ManagedStorage& managed = *packed_storage(matrix);
     at::Tensor result;
-    {
+    if (is_recorded({&matrix})) {
+      {
+        const at::NoGradGuard no_grad;
+        result = managed.packed->multiply(x, bias, managed.memory, managed.device);
+      }
+      end_backward(result, managed, x, matrix, bias);
+    } else if (is_recorded({&x, &bias})) {
+      result = PackedProduct::apply(x, bias.defined() ? std::optional(bias) : std::nullopt, matrix,
+                                    out_in);
+    } else {
       const at::NoGradGuard no_grad;
-      result = managed.packed->multiply(product->x, product->bias, managed.memory, managed.device);
+      result = managed.packed->multiply(x, bias, managed.memory, managed.device);
     }
-    if (is_recorded({&product->x, &product->weight, &product->bias}))
-      end_backward(result, managed, product->x, product->weight, product->bias);
     torch::jit::drop(stack, op.schema().arguments().size());
     torch::jit::push(stack, std::move(result));
     return true;

@@ -29,8 +29,8 @@ class PackedFormat {
 
 // Handles an operation that has packed parameters among its arguments, resident and pinned, below
 // the intercept's key. Returns true if it ran and its results are on the stack; otherwise the
-// caller runs it with the arguments now on the stack. Backward through the results throws
-// Error(kUsage).
+// caller runs it with the arguments now on the stack. Backward passes through the results to other
+// arguments; if it reaches a packed parameter, it throws Error(kUsage).
 bool run_packed(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
 // Throws Error(kUsage) naming the parameter: `action` needs its unpacked values in memory.

@@ -318,7 +318,8 @@ FullParameters::FullParameters(const std::vector<at::Tensor>& parameters, bool w
   state_->writeback = writeback;
   for (const at::Tensor& parameter : parameters) {
     const residency::ManagedStorage* const managed = residency::managed_storage_of(parameter);
-    if (managed == nullptr) continue;
+    // What a device map placed has one owner, and cannot be written to.
+    if (managed == nullptr || managed->unit->placed) continue;
     residency::Unit* const unit = managed->unit;
     if (std::find(state_->units.begin(), state_->units.end(), unit) != state_->units.end()) {
       continue;

@@ -54,6 +54,8 @@ struct Unit : UnitState {
   // The device of its memory and of operations on it. If set, an operation's other arguments are
   // moved there (intercept.h); otherwise all is on the CPU.
   std::optional<c10::Device> device;
+  // Whether a unit of this process has one: only then are results marked for the intercept.
+  inline static std::atomic<bool> any_on_device{false};
   // Belongs to a model placed by a device map: it cannot be moved elsewhere.
   bool placed = false;
   // The types operations on it compute in and return, if not those the model was built in.

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "empty_weights/empty_weights.h"
+#include "residency/intercept.h"
 #include "residency/unit.h"
 
 namespace coupler::strategy {
@@ -125,6 +126,28 @@ Model describe(const torch::jit::Module& module, c10::Device device) {
   return model;
 }
 
+void set_fixed_aside(Model& model) {
+  std::vector<ModelParameter> others;
+  for (ModelParameter& parameter : model.parameters) {
+    const auto* const managed = residency::managed_storage_of(parameter.tensor);
+    if (managed == nullptr || !managed->unit->placed) {
+      others.push_back(std::move(parameter));
+      continue;
+    }
+    if (parameter.tensor.requires_grad()) {
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("parameter '{}' requires gradients, but it is quantized or placed by "
+                              "a device map, and so cannot be trained",
+                              parameter.name),
+                  {.subject = parameter.name,
+                   .hint = "freeze it (set_requires_grad(false)) and train other parameters, such "
+                           "as those that coupler::lora adds"});
+    }
+    model.fixed.emplace_back(parameter.name, parameter.tensor);
+  }
+  model.parameters = std::move(others);
+}
+
 ModelTypes types_of(const Model& model) {
   ModelTypes result;
   for (const ModelParameter& parameter : model.parameters) {
@@ -162,6 +185,10 @@ comm::SharedSettings shared_settings_of(const Model& model) {
   }
   for (const auto& [name, buffer] : model.buffers) {
     settings.emplace_back(fmt::format("buffer '{}' of the model", name), tensor_text(buffer));
+  }
+  for (const auto& [name, fixed] : model.fixed) {
+    settings.emplace_back(fmt::format("fixed parameter '{}' of the model", name),
+                          tensor_text(fixed));
   }
   return settings;
 }

@@ -58,6 +58,9 @@ struct Model {
   std::vector<ModelModule> modules;
   std::vector<ModelParameter> parameters;  // tied parameters once, under their first name
   NamedTensors buffers;
+  // Frozen parameters that a DispatchedModel keeps: quantized, or placed by a device map. Every
+  // rank has all of them, and no strategy moves, sends or saves them; see set_fixed_aside.
+  NamedTensors fixed;
   // Where it is trained. At prepare its tensors are there, in host memory or on meta; the strategy
   // moves them there.
   c10::Device device = c10::kCPU;
@@ -83,6 +86,10 @@ const void* identity_of(const torch::jit::Module& module);
 // nor on meta.
 Model describe(torch::nn::Module& module, c10::Device device = c10::kCPU);
 Model describe(const torch::jit::Module& module, c10::Device device = c10::kCPU);
+
+// Moves the frozen parameters that a DispatchedModel keeps from `parameters` to `fixed`. Throws
+// Error(kUsage) naming one that requires gradients.
+void set_fixed_aside(Model& model);
 
 // Moves a variable's values and gradient to the device. It keeps its identity. Not for meta.
 void move_to(const at::Tensor& variable, c10::Device device);

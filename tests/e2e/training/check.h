@@ -76,5 +76,6 @@ std::vector<Check> sample_checks();
 std::vector<Check> activation_checkpoint_checks();
 std::vector<Check> in_backward_checks();
 std::vector<Check> big_model_checks();
+std::vector<Check> adapter_checks();
 std::vector<Check> checkpoint_checks();
 std::vector<Check> weight_checks();

@@ -65,7 +65,7 @@ std::vector<Check> all_checks() {
         collectives_checks(), metrics_checks(), process_checks(), sync_batch_norm_checks(),
         loader_checks(), precision_checks(), scheduler_checks(), sample_checks(),
         activation_checkpoint_checks(), weight_checks(), checkpoint_checks(), in_backward_checks(),
-        big_model_checks(), comm_hook_checks()}) {
+        big_model_checks(), comm_hook_checks(), adapter_checks()}) {
     result.insert(result.end(), list.begin(), list.end());
   }
   return result;
