@@ -226,6 +226,7 @@ std::vector<torch::Tensor> loop_and_save(Accelerator& accelerator, auto& batches
 
 // Own samplers, padding, and parts of a stream: a checkpoint in the second epoch resumes exactly.
 void own_samplers_resume(Accelerator& accelerator) {
+  accelerator.free_memory();  // what earlier checks prepared
   const auto resumes = [&](const std::string& what, const auto& make) {
     const SharedFolder folder(accelerator);
     std::string saved = "not yet";
