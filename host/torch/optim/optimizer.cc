@@ -274,7 +274,7 @@ void OptimizerState::require_addable(const torch::optim::OptimizerParamGroup& gr
   const auto refuse = [&](ErrorCode code, const std::string& why, const std::string& hint) {
     throw Error(code, fmt::format("add_param_group: {}", why), {.subject = type, .hint = hint});
   };
-  if (optim::has_whole_state(optimizer_)) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer_) != nullptr) {
     refuse(ErrorCode::kUnsupported, type + " has one group of parameters",
            "make and prepare another optimizer of all parameters");
   }

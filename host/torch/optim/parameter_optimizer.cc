@@ -97,5 +97,47 @@ std::unique_ptr<NamedState> new_state(const ParameterOptimizer& optimizer,
   return state;
 }
 
+StateDict states_of(ParameterOptimizer& optimizer) {
+  StateDict result;
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& parameters = optimizer.param_groups()[g].params();
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const auto found = optimizer.state().find(parameters[p].unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      const auto& state = dynamic_cast<NamedState&>(*found->second);
+      result.set(fmt::format("{}/{}/steps", g, p), state.steps);
+      for (const auto& [name, tensor] : state.tensors)
+        result.set(fmt::format("{}/{}/{}", g, p, name), tensor);
+    }
+  }
+  return result;
+}
+
+void set_states(ParameterOptimizer& optimizer, const StateDict& saved) {
+  std::vector<std::pair<void*, std::unique_ptr<NamedState>>> states;
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& parameters = optimizer.param_groups()[g].params();
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const std::string place = fmt::format("{}/{}/", g, p);
+      if (!saved.has(place + "steps")) continue;
+      auto state = new_state(optimizer, parameters[p]);
+      state->steps = saved.integer(place + "steps");
+      for (auto& [name, tensor] : state->tensors) {
+        const at::Tensor& values = saved.tensor(place + name);
+        if (values.sizes() != tensor.sizes())
+          throw Error(ErrorCode::kInvalidArgument,
+                      fmt::format("the state '{}' of {} has shape [{}], but must have [{}]",
+                                  place + name, optimizer_type(optimizer),
+                                  fmt::join(values.sizes(), ", "), fmt::join(tensor.sizes(), ", ")),
+                      {.subject = name, .hint = "resume with the parameters that were saved"});
+        tensor = values.to(tensor.options());
+      }
+      states.emplace_back(parameters[p].unsafeGetTensorImpl(), std::move(state));
+    }
+  }
+  optimizer.state().clear();
+  for (auto& [parameter, state] : states) optimizer.state()[parameter] = std::move(state);
+}
+
 }  // namespace optim
 }  // namespace coupler

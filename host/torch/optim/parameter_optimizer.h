@@ -3,6 +3,7 @@
 #pragma once
 
 #include <coupler/optimizers.h>
+#include <coupler/state_dict.h>
 
 #include <cstdint>
 #include <string>
@@ -22,5 +23,12 @@ struct NamedState final : torch::optim::OptimizerParamState {
 // Zeros for the parameter.
 std::unique_ptr<NamedState> new_state(const ParameterOptimizer& optimizer,
                                       const at::Tensor& parameter);
+
+// The state of all parameters, by group and place in it, for an optimizer of whole matrices: its
+// tensors may have other shapes than the parameters. Shares the optimizer's memory.
+StateDict states_of(ParameterOptimizer& optimizer);
+// Replaces it. Throws Error(kInvalidArgument) if a tensor is missing or has another shape than the
+// optimizer's own; the optimizer then keeps its state.
+void set_states(ParameterOptimizer& optimizer, const StateDict& saved);
 
 }  // namespace coupler::optim

@@ -176,10 +176,6 @@ struct SetOption {
     if (!at(name).is_boolean()) refuse_option(name, values);
     value = at(name).get<bool>();
   }
-  void operator()(const char* name, int64_t& value) const {
-    if (!at(name).is_number_integer()) refuse_option(name, values);
-    value = at(name).get<int64_t>();
-  }
   void operator()(const char* name, std::optional<int64_t>& value) const {
     value.reset();
     if (!at(name).is_null()) (*this)(name, value.emplace());
@@ -273,11 +269,14 @@ ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Te
 }
 
 bool has_whole_state(const torch::optim::Optimizer& optimizer) {
-  return dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr;
+  const auto* own = dynamic_cast<const ParameterOptimizer*>(&optimizer);
+  return dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr ||
+         (own != nullptr && !own->is_elementwise());
 }
 
-// Without `al`, which each search computes before it uses it.
+// Of LBFGS without `al`, which each search computes before it uses it.
 StateDict whole_state_of(torch::optim::Optimizer& optimizer) {
+  if (auto* own = dynamic_cast<ParameterOptimizer*>(&optimizer)) return states_of(*own);
   StateDict result;
   const auto found = optimizer.state().find(key_of(optimizer).unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return result;
@@ -299,6 +298,7 @@ StateDict whole_state_of(torch::optim::Optimizer& optimizer) {
 }
 
 void set_whole_state(torch::optim::Optimizer& optimizer, const StateDict& saved) {
+  if (auto* own = dynamic_cast<ParameterOptimizer*>(&optimizer)) return set_states(*own, saved);
   const at::Tensor& key = key_of(optimizer);
   if (saved.values().empty()) {
     optimizer.state().erase(key.unsafeGetTensorImpl());

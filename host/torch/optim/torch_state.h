@@ -34,7 +34,7 @@ ParameterState torch_state_of(torch::optim::Optimizer& optimizer, const at::Tens
 ParameterState make_torch_state(torch::optim::Optimizer& optimizer, const at::Tensor& held,
                                 int64_t steps, const std::vector<std::string>& names);
 
-// Whether its state is of all its variables together: LBFGS.
+// Whether its state is of all its variables together: LBFGS, and optimizers of whole matrices.
 bool has_whole_state(const torch::optim::Optimizer& optimizer);
 // That state, for such an optimizer; empty before its first step. Shares the optimizer's memory.
 StateDict whole_state_of(torch::optim::Optimizer& optimizer);
