@@ -17,7 +17,7 @@
 
 #include "base/durable_file.h"
 #include "tensors/safetensors.h"
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 #include "weights/write_weights.h"
 
 namespace coupler::diffusion {

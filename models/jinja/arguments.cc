@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler::jinja {
 namespace {

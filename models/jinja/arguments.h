@@ -24,7 +24,7 @@ struct Call {
 // As str.strip: white space, or these characters.
 std::string stripped(std::string_view text, const Value& characters, bool left, bool right);
 std::string capitalized(const std::string& text);
-// count: at most so many times; below 0: always.
+// count: the most replacements; below 0: all.
 std::string replaced(const std::string& text, const std::string& from, const std::string& to,
                      int64_t count);
 // Where leading white space ends, and where trailing white space begins, by Python's definition.

@@ -10,7 +10,7 @@
 
 #include "jinja/arguments.h"
 #include "jinja/functions.h"
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler::jinja {
 namespace {

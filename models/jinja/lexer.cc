@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler::jinja {
 namespace {

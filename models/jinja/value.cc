@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler::jinja {
 namespace {

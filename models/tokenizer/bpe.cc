@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "base/text.h"
-#include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
+#include "unicode.h"
 
 namespace coupler {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "tokenizer/tokenizer_json.h"
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler {
 namespace {

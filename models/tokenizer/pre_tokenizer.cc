@@ -9,7 +9,7 @@
 #include "json_file.h"
 #include "tokenizer/charsmap.h"
 #include "tokenizer/tokenizer_json.h"
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler {
 namespace {

@@ -12,8 +12,8 @@
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer_json.h"
-#include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
+#include "unicode.h"
 
 namespace coupler {
 namespace {

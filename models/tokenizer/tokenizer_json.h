@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "json_file.h"
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler {
 

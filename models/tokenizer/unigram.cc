@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
+#include "unicode.h"
 
 namespace coupler {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "json_file.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 namespace coupler {
 

@@ -46,7 +46,8 @@ std::vector<TablePtr> json_tables(const Paths& paths, const LoadSettings& settin
                         paths.begin() + static_cast<std::ptrdiff_t>(files.size()) - 1, ", ")),
           "give a column one type in all files");
   }
-  if (features.empty()) refuse_file(paths.front(), "has no rows, or none with a column", "give one object a line");
+  if (features.empty())
+    refuse_file(paths.front(), "has no rows, or none with a column", "give one object a line");
   std::vector<TablePtr> tables;
   for (JsonFile& file : files) tables.push_back(json_table(std::move(file), features));
   return tables;

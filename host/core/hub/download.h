@@ -37,7 +37,7 @@ class ModelDownload {
 };
 
 // What is wrong with a file that should have the contents of this ETag: its hash or its length.
-// "": nothing, or the ETag is no hash of the Hub. Throws Error(kIo) if it cannot be read.
+// "": nothing, or the ETag is not a hash of the Hub. Throws Error(kIo) if it cannot be read.
 std::string content_problem(const std::string& path, const RemoteFile& file, const Beat& beat);
 
 }  // namespace coupler::hub

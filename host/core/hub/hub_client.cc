@@ -54,7 +54,8 @@ bool is_busy(unsigned status) {
   return status == 408 || status == 429 || (status >= 500 && status != 501);
 }
 
-// `W/"abc"` and `"abc"` as huggingface_hub names the blob: abc. "" if that is no plain file name.
+// `W/"abc"` and `"abc"` as huggingface_hub names the blob: abc. "" if that is not a plain file
+// name.
 std::string plain_etag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
   std::erase(etag, '"');

@@ -1,4 +1,4 @@
-#include "tokenizer/unicode.h"
+#include "unicode.h"
 
 #include <coupler/error.h>
 #include <fmt/format.h>
