@@ -265,8 +265,6 @@ LoaderCursor cursor_of(const json& saved) {
           .parts = saved.value("parts", int64_t{0})};
 }
 
-}  // namespace
-
 std::set<std::string> left_out_of(const json& saved_model) {
   std::set<std::string> names;
   const auto found = saved_model.find("left_out");
