@@ -73,9 +73,9 @@ void check(const LanguageModel& model, const Prompts& prompts) {
 }
 
 // Chooses the next token of each text from the last logits.
-class Sampler {
+class TokenSampler {
  public:
-  Sampler(const GenerationOptions& options, size_t texts) : options_(options) {
+  TokenSampler(const GenerationOptions& options, size_t texts) : options_(options) {
     if (!options.do_sample) return;
     const uint64_t seed = options.seed ? *options.seed : std::random_device()();
     for (size_t i = 0; i < texts; ++i)
@@ -156,7 +156,7 @@ std::vector<GeneratedTokens> generate(LanguageModel& model, const Prompts& promp
   const auto texts = static_cast<int64_t>(prompts.size());
   const Batch batch = batch_of(prompts);
   const int64_t steps = std::min(options.max_new_tokens, model.context() - batch.longest);
-  Sampler sampler(options, prompts.size());
+  TokenSampler sampler(options, prompts.size());
   KeyValueCache cache(batch.padding, batch.longest + steps);
   at::Tensor all = batch.tokens, next = batch.tokens;
   GenerationTime taken{.texts = texts};

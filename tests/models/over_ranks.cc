@@ -89,8 +89,9 @@ bool logits_agree(coupler::Accelerator& accelerator, const std::string& name) {
                            .item<double>();
   const auto all = coupler::read_json(folder + "/greedy.json");
   const auto& greedy = all.is_array() ? all[4] : all;
-  const auto given = coupler::generate(*model, {greedy["ids"].get<std::vector<int64_t>>()},
-                                       {.max_new_tokens = greedy["continued"].size()});
+  const auto given =
+      coupler::generate(*model, {greedy["ids"].get<std::vector<int64_t>>()},
+                        {.max_new_tokens = static_cast<int64_t>(greedy["continued"].size())});
   return expect(apart < 1e-4, folder + ": logits differ by " + std::to_string(apart)) &&
          expect(given[0].tokens == greedy["continued"].get<std::vector<int64_t>>(),
                 folder + ": other tokens") &&
