@@ -144,11 +144,10 @@ class StatementParser {
  public:
   explicit StatementParser(TokenStream& stream) : in_(stream) {}
 
-  // Up to one of these tags, whose name is taken.
-  Statement until(std::initializer_list<const char*> ends, std::string* found) {
+  // Up to one of these tags, whose name is taken. line: of the tag that they end.
+  Statement until(std::initializer_list<const char*> ends, size_t line, std::string* found) {
     const TokenStream::Nested nested(in_);
     std::vector<Statement> parts;
-    const size_t line = in_.now().line;
     while (true) {
       const Token token = in_.take();
       if (token.kind == Kind::kEnd) {
@@ -189,21 +188,21 @@ class StatementParser {
  private:
   void end_tag() { in_.expect("%}", Kind::kBlockEnd); }
 
-  Statement block(const char* end) {
+  Statement block(const char* end, size_t line) {
     std::string found;
-    Statement body = until({end}, &found);
+    Statement body = until({end}, line, &found);
     end_tag();
     return body;
   }
 
   Statement tag(const std::string& name, size_t line) {
-    if (name == "if") return branches();
+    if (name == "if") return branches(line);
     if (name == "for") return loop(line);
     if (name == "set") return assignment(line);
-    if (name == "macro") return macro();
+    if (name == "macro") return macro(line);
     if (name == "generation") {  // marks what the assistant said, for training
       end_tag();
-      return block("endgeneration");
+      return block("endgeneration", line);
     }
     if (name == "break" || name == "continue") {
       if (loops_ == 0) in_.refuse("'" + name + "' is not in a loop");
@@ -218,17 +217,17 @@ class StatementParser {
     throw ProblemInLine(line, Problem("the tag '" + name + "' is not expected"));
   }
 
-  Statement branches() {
+  Statement branches(size_t line) {
     std::vector<std::pair<Expression, Statement>> all;
     Statement otherwise = [](Rendering&) { return Flow::kOn; };
     for (std::string found = "elif"; found == "elif";) {
       Expression test = parse_tuple(in_);
       end_tag();
-      Statement body = until({"elif", "else", "endif"}, &found);
+      Statement body = until({"elif", "else", "endif"}, line, &found);
       all.emplace_back(std::move(test), std::move(body));
       if (found != "else") continue;
       end_tag();
-      otherwise = until({"endif"}, &found);
+      otherwise = until({"endif"}, line, &found);
     }
     end_tag();
     return [all = std::move(all), otherwise = std::move(otherwise)](Rendering& r) {
@@ -259,12 +258,12 @@ class StatementParser {
     end_tag();
     std::string found;
     ++loops_;
-    result->body = until({"else", "endfor"}, &found);
+    result->body = until({"else", "endfor"}, line, &found);
     --loops_;
     result->otherwise = [](Rendering&) { return Flow::kOn; };
     if (found == "else") {
       end_tag();
-      result->otherwise = until({"endfor"}, &found);
+      result->otherwise = until({"endfor"}, line, &found);
     }
     end_tag();
     return [result, line](Rendering& r) {
@@ -287,7 +286,7 @@ class StatementParser {
     }
     if (in_.sees("|")) in_.refuse("'set' with a filter is not supported", true);
     end_tag();
-    return [to, body = block("endset")](Rendering& r) {
+    return [to, body = block("endset", line)](Rendering& r) {
       std::string text;
       {
         const InnerScope scope(r, r.scope);
@@ -298,7 +297,7 @@ class StatementParser {
     };
   }
 
-  Statement macro() {
+  Statement macro(size_t line) {
     // A macro sees the outermost scope; in a loop or another macro it would have to see theirs.
     if (loops_ > 0 || in_macro_)
       in_.refuse("'macro' inside of a loop or macro is not supported", true);
@@ -314,7 +313,7 @@ class StatementParser {
     }
     end_tag();
     in_macro_ = true;
-    result->body = block("endmacro");
+    result->body = block("endmacro", line);
     in_macro_ = false;
     return [result](Rendering& r) {
       r.scope->set(result->name, std::make_shared<Function>(
@@ -334,7 +333,7 @@ class StatementParser {
 
 Statement parse_template(TokenStream& stream) {
   std::string none;
-  return StatementParser(stream).until({}, &none);
+  return StatementParser(stream).until({}, 1, &none);
 }
 
 Template::Template(const std::string& source) {

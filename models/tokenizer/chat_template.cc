@@ -72,10 +72,14 @@ Value message_value(const ChatMessage& message, size_t index) {
   json["role"] = message.role;
   json["content"] = message.content;
   if (const auto more = json_of(message.more, fmt::format("messages[{}].more", index), false)) {
-    for (const auto& [key, value] : more->items()) json[key] = value;
+    for (const auto& [key, value] : more->items()) {
+      if (value.is_null()) {
+        json.erase(key);
+      } else {
+        json[key] = value;
+      }
+    }
   }
-  for (auto entry = json.begin(); entry != json.end();)
-    entry = entry->is_null() ? json.erase(entry) : entry + 1;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     if (!json.contains(name)) continue;
     const nlohmann::ordered_json reasoning = json[name];

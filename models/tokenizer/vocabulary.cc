@@ -67,12 +67,15 @@ bool starts_with_word(std::string_view text) {
 
 Vocabulary::Vocabulary(const JsonObject& model) {
   const nlohmann::json& tokens = model.raw("vocab");
-  if (!tokens.is_object() && !tokens.is_array())
-    model.refuse("vocab", "is neither an object that maps tokens to ids nor a list of them",
+  const bool scored = model.text("type", "") == "Unigram";
+  if (scored ? !tokens.is_array() : !tokens.is_object())
+    model.refuse("vocab",
+                 scored ? "is not a list of tokens and their scores"
+                        : "is not an object that maps tokens to ids",
                  "use a tokenizer.json of BPE, Unigram or WordPiece");
   ids_.reserve(tokens.size());
   texts_.reserve(tokens.size());
-  if (tokens.is_array()) {
+  if (scored) {
     for (const nlohmann::json& entry : tokens) {
       if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string())
         model.refuse(

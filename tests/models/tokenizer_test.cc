@@ -195,8 +195,8 @@ TEST(Tokenizer, WrongUnigram_IsRefusedWithWhatToDo) {
       {"/model/unk_id", -1, {"'unk_id' is -1"}},
       {"/model/vocab/7", "x", {"'vocab' has \"x\", which is not a token and its score"}},
       {"/model/vocab/7", {"x", "y"}, {"'vocab' gives 'x' the score \"y\""}},
-      {"/model/vocab", 5, {"'vocab' is neither an object"}},
-      {"/model/vocab", {{"a", 1}}, {"model: 'vocab'"}},
+      {"/model/vocab", 5, {"'vocab' is not a list of tokens"}},
+      {"/model/vocab", {{"a", 1}}, {"'vocab' is not a list of tokens"}},
   };
   for (const auto& wrong : cases) {
     const TestFolder folder;
