@@ -347,10 +347,9 @@ class Parser {
   }
 
   Step element(size_t line) {
-    Expression parts[3];
+    Expression parts[3] = {constant(nullptr), constant(nullptr), constant(nullptr)};
     bool slice = false;
     for (size_t i = 0; i < 3; ++i) {
-      parts[i] = constant(nullptr);
       if (!in_.sees(":") && !in_.sees("]")) parts[i] = conditional();
       if (!in_.skip(":")) break;
       slice = true;
