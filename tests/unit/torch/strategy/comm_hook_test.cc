@@ -213,7 +213,7 @@ TEST(CommHook, CollectiveAfterTheReduction_IsRefused) {
   HookedJob job;
   const auto bucket = job.bucket();
   try {
-    bucket->all_reduce(at::ones({4}));
+    bucket->all_reduce(at::ones({4}), ReduceOp::kSum);
     FAIL() << "no Error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("while no hook reduces it"), std::string::npos)
