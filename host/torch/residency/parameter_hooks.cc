@@ -40,11 +40,32 @@ std::atomic<int> hook_count{0};
 
 using Hooks = std::vector<std::shared_ptr<ParameterHook>>;
 
+const c10::TensorImpl* base_of(const at::Tensor& tensor) {
+  return tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : tensor.unsafeGetTensorImpl();
+}
+
+// Saved and recorded copies of a parameter, and views of them, are tensors of their own. Several
+// parameters may share a storage, one after another.
+bool shares_memory(const at::Tensor& tensor, const c10::TensorImpl& parameter) {
+  if (!tensor.has_storage() || !parameter.has_storage()) return false;
+  const int64_t offset = tensor.storage_offset() - parameter.storage_offset();
+  return tensor.storage().unsafeGetStorageImpl() ==
+             parameter.unsafe_storage().unsafeGetStorageImpl() &&
+         offset >= 0 && offset < parameter.numel();
+}
+
 // Those of a tensor, added to the others if they are not among them. The table's mutex is held.
 void add_hooks_of(const at::Tensor& tensor, Hooks& hooks) {
   if (!has_intercept(tensor)) return;
-  const auto found = table().parameters.find(parameter_of(tensor));
-  if (found == table().parameters.end()) return;
+  const auto& parameters = table().parameters;
+  auto found = parameters.find(base_of(tensor));
+  if (found == parameters.end()) {
+    found = std::find_if(parameters.begin(), parameters.end(), [&](const auto& entry) {
+      const auto parameter = entry.second.parameter.lock();
+      return parameter.defined() && shares_memory(tensor, *parameter);
+    });
+  }
+  if (found == parameters.end()) return;
   for (const std::weak_ptr<ParameterHook>& weak : found->second.hooks) {
     auto hook = weak.lock();
     if (hook == nullptr || std::find(hooks.begin(), hooks.end(), hook) != hooks.end()) continue;
@@ -77,8 +98,9 @@ void add_hook(const at::Tensor& parameter, const std::shared_ptr<ParameterHook>&
   put_intercept(parameter);
 }
 
-const c10::TensorImpl* parameter_of(const at::Tensor& tensor) {
-  return tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : tensor.unsafeGetTensorImpl();
+bool shows(const at::Tensor& tensor, const at::Tensor& parameter) {
+  return base_of(tensor) == parameter.unsafeGetTensorImpl() ||
+         shares_memory(tensor, *parameter.unsafeGetTensorImpl());
 }
 
 bool any_hooks() { return hook_count.load(std::memory_order_relaxed) != 0; }
@@ -121,8 +143,8 @@ void run_with_hooks(const c10::OperatorHandle& op, torch::jit::Stack& stack,
 }
 
 std::optional<MatrixView> view_of(const at::Tensor& tensor, const at::Tensor& parameter) {
-  if (parameter_of(tensor) != parameter.unsafeGetTensorImpl() || tensor.dim() != 2 ||
-      parameter.dim() != 2 || tensor.storage_offset() != parameter.storage_offset()) {
+  if (!shows(tensor, parameter) || tensor.dim() != 2 || parameter.dim() != 2 ||
+      tensor.storage_offset() != parameter.storage_offset()) {
     return std::nullopt;
   }
   if (tensor.sizes() == parameter.sizes() && tensor.strides() == parameter.strides()) {

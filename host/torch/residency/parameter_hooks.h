@@ -43,7 +43,7 @@ class ParameterHook {
 };
 
 // Hooks of one operation run inside each other. The hook is borrowed: it ends with its owner. Views
-// are recognized if autograd tracks them (not those of detach()).
+// and aliases are recognized by autograd's base or by their memory.
 void add_hook(const at::Tensor& parameter, const std::shared_ptr<ParameterHook>& hook);
 
 // Whether an operation on this parameter, or a view of it, calls a hook.
@@ -58,8 +58,8 @@ void run_with_hooks(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                     const std::function<void()>& run);
 bool any_hooks();  // in this process; cheap
 
-// The parameter that a tensor is, or is a view of; only to be compared.
-const c10::TensorImpl* parameter_of(const at::Tensor& tensor);
+// Whether a tensor is the parameter, or a view or an alias of it.
+bool shows(const at::Tensor& tensor, const at::Tensor& parameter);
 
 // How a tensor shows a whole matrix, the parameter it is or is a view of: as stored, or transposed.
 // Unset for another matrix, and for part of one.
