@@ -13,6 +13,7 @@
 #include "activations/forward_recorder.h"
 #include "empty_weights/recording.h"
 #include "precision/precision.h"
+#include "residency/parameter_hooks.h"
 
 namespace coupler::activations {
 namespace {
@@ -212,6 +213,7 @@ void ForwardSegment::take_recomputed(Saved& saved, const at::Tensor& tensor) con
 }
 
 void ForwardSegment::recompute() {
+  const residency::ForwardAgain forward;
   const RandomGuard after;
   random_.restore();
   const AutocastScope autocast(autocast_);

@@ -34,10 +34,11 @@ class LowRankHook : public residency::ParameterHook {
   }
 
  private:
-  // Of a product with the layer's matrix. Backward multiplies by the same weight, turned around.
+  // Of a product with the layer's matrix. Backward multiplies by the same weight, turned around,
+  // and its own backward by the weight as forward does.
   std::optional<at::Tensor> input_of(const c10::OperatorHandle& op,
                                      const torch::jit::Stack& stack) const {
-    if (!adapter_->adds()) return std::nullopt;
+    if (!adapter_->adds() || residency::in_backward()) return std::nullopt;
     const std::optional<residency::Product> product = residency::product_of(op, stack);
     if (!product) return std::nullopt;
     const auto expected = product->out_in != transposed_ ? residency::MatrixView::kStored

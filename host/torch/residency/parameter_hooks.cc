@@ -1,9 +1,12 @@
 #include "residency/parameter_hooks.h"
 
+#include <torch/csrc/autograd/function.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -81,7 +84,22 @@ void run_inside(const Hooks& hooks, size_t next, const c10::OperatorHandle& op,
 
 bool swapped(at::IntArrayRef a, at::IntArrayRef b) { return a[0] == b[1] && a[1] == b[0]; }
 
+thread_local bool forward_again = false;
+
 }  // namespace
+
+ForwardAgain::ForwardAgain() : before_(std::exchange(forward_again, true)) {}
+ForwardAgain::~ForwardAgain() { forward_again = before_; }
+
+// LibTorch's nodes are named "MmBackward0". Those of custom functions have other names: they may be
+// checkpoints, which run forward again.
+bool in_backward() {
+  if (forward_again) return false;
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr) return false;
+  const std::string name = node->name();
+  return name.find("Backward") != std::string::npos && name.find("::") == std::string::npos;
+}
 
 ParameterHook::ParameterHook(HookPlace place) : place_(place) { hook_count.fetch_add(1); }
 ParameterHook::~ParameterHook() { hook_count.fetch_sub(1); }

@@ -58,6 +58,22 @@ void run_with_hooks(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                     const std::function<void()>& run);
 bool any_hooks();  // in this process; cheap
 
+// Whether this thread runs LibTorch's own backward, whose operations also use the parameters, and,
+// for gradients of gradients, in the same way as forward.
+bool in_backward();
+
+// While it lives, what its thread runs is forward, even if backward needs it: a recomputed part.
+class ForwardAgain {
+ public:
+  ForwardAgain();
+  ~ForwardAgain();
+  ForwardAgain(const ForwardAgain&) = delete;
+  ForwardAgain& operator=(const ForwardAgain&) = delete;
+
+ private:
+  const bool before_;
+};
+
 // Whether a tensor is the parameter, or a view or an alias of it.
 bool shows(const at::Tensor& tensor, const at::Tensor& parameter);
 
