@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using coupler::Accelerator;
 using Values = std::map<std::string, torch::Tensor>;
 
-constexpr int64_t kRows = 24;  // divisible by world sizes 1 to 4
+constexpr int64_t kWeightRows = 24;  // divisible by world sizes 1 to 4
 
 // All names, those of tied tensors included.
 Values values_of(torch::nn::Module& module) {
@@ -42,7 +42,7 @@ void expect_values(Accelerator& accelerator, Net& net, const Values& expected,
   }
 }
 
-void expect_part(const std::string& text, const std::string& part) {
+void expect_words(const std::string& text, const std::string& part) {
   EXPECT(text.find(part) != std::string::npos, "'" + part + "' is not in: " + text);
 }
 
@@ -74,7 +74,7 @@ void models_load_weights(Accelerator& accelerator) {
   torch::optim::AdamW optimizer(trainable(model), 1e-2), theirs(trainable(reference), 1e-2);
   auto [net, opt] = accelerator.prepare(model, optimizer);
   const auto step = [&, &net = net, &opt = opt](int number) {
-    const Batch joined = joined_batch(number, kRows);
+    const Batch joined = joined_batch(number, kWeightRows);
     opt.zero_grad();
     theirs.zero_grad();
     accelerator.backward(
@@ -150,14 +150,14 @@ void weights_that_do_not_fit_change_nothing(Accelerator& accelerator) {
   wrong.erase("hidden.bias");
   wrong["one.too.many"] = torch::zeros({1});
   std::string said = refused(wrong);
-  expect_part(said, "missing: hidden.bias");
-  expect_part(said, "unexpected: one.too.many");
-  expect_part(said, "hidden.weight is [2, 3], but the model's is [6, 6]");
-  expect_part(said, "frozen is [7], but the model's is [6]");
+  expect_words(said, "missing: hidden.bias");
+  expect_words(said, "unexpected: one.too.many");
+  expect_words(said, "hidden.weight is [2, 3], but the model's is [6, 6]");
+  expect_words(said, "frozen is [7], but the model's is [6]");
   if (accelerator.world_size() > 1) {
     Values others = source.values;
     others["scale"] = torch::full({1}, accelerator.rank(), torch::kFloat);
-    expect_part(refused(others), "rank 1 finds other tensors in the state dict than rank 0");
+    expect_words(refused(others), "rank 1 finds other tensors in the state dict than rank 0");
   }
   // A file that was cut short.
   const std::string one = folder.path() + "/one.safetensors",
@@ -167,8 +167,8 @@ void weights_that_do_not_fit_change_nothing(Accelerator& accelerator) {
     fs::resize_file(cut, fs::file_size(cut) - 8);
   }
   accelerator.wait_for_everyone();
-  expect_part(refused(cut), "cut.safetensors");
-  expect_part(refused(folder.path() + "/nothing"), "nothing");
+  expect_words(refused(cut), "cut.safetensors");
+  expect_words(refused(folder.path() + "/nothing"), "nothing");
   // A damaged part of a checkpoint, which only some rank reads.
   if (accelerator.is_main_process()) {
     for (const auto& entry : fs::directory_iterator(saved)) {
@@ -183,7 +183,7 @@ void weights_that_do_not_fit_change_nothing(Accelerator& accelerator) {
     }
   }
   accelerator.wait_for_everyone();
-  expect_part(refused(saved), "damaged");
+  expect_words(refused(saved), "damaged");
   accelerator.free_memory();
 }
 
@@ -217,7 +217,7 @@ void weights_are_saved_in_16_bits(Accelerator& accelerator) {
   EXPECT(fs::exists(folder.path() + "/model.safetensors"), "the bytes before conversion count");
   const auto said =
       error_of([&] { accelerator.save_model(net, folder.path(), {.dtype = torch::kLong}); });
-  expect_part(said, "dtype is int64, which is not floating-point");
+  expect_words(said, "dtype is int64, which is not floating-point");
   accelerator.wait_for_everyone();
   accelerator.free_memory();
 }
