@@ -42,7 +42,7 @@ void expect_values(Accelerator& accelerator, Net& net, const Values& expected,
   }
 }
 
-void expect_words(const std::string& text, const std::string& part) {
+void expect_in_message(const std::string& text, const std::string& part) {
   EXPECT(text.find(part) != std::string::npos, "'" + part + "' is not in: " + text);
 }
 
@@ -150,14 +150,14 @@ void weights_that_do_not_fit_change_nothing(Accelerator& accelerator) {
   wrong.erase("hidden.bias");
   wrong["one.too.many"] = torch::zeros({1});
   std::string said = refused(wrong);
-  expect_words(said, "missing: hidden.bias");
-  expect_words(said, "unexpected: one.too.many");
-  expect_words(said, "hidden.weight is [2, 3], but the model's is [6, 6]");
-  expect_words(said, "frozen is [7], but the model's is [6]");
+  expect_in_message(said, "missing: hidden.bias");
+  expect_in_message(said, "unexpected: one.too.many");
+  expect_in_message(said, "hidden.weight is [2, 3], but the model's is [6, 6]");
+  expect_in_message(said, "frozen is [7], but the model's is [6]");
   if (accelerator.world_size() > 1) {
     Values others = source.values;
     others["scale"] = torch::full({1}, accelerator.rank(), torch::kFloat);
-    expect_words(refused(others), "rank 1 finds other tensors in the state dict than rank 0");
+    expect_in_message(refused(others), "rank 1 finds other tensors in the state dict than rank 0");
   }
   // A file that was cut short.
   const std::string one = folder.path() + "/one.safetensors",
@@ -167,8 +167,8 @@ void weights_that_do_not_fit_change_nothing(Accelerator& accelerator) {
     fs::resize_file(cut, fs::file_size(cut) - 8);
   }
   accelerator.wait_for_everyone();
-  expect_words(refused(cut), "cut.safetensors");
-  expect_words(refused(folder.path() + "/nothing"), "nothing");
+  expect_in_message(refused(cut), "cut.safetensors");
+  expect_in_message(refused(folder.path() + "/nothing"), "nothing");
   // A damaged part of a checkpoint, which only some rank reads.
   if (accelerator.is_main_process()) {
     for (const auto& entry : fs::directory_iterator(saved)) {
@@ -183,7 +183,7 @@ void weights_that_do_not_fit_change_nothing(Accelerator& accelerator) {
     }
   }
   accelerator.wait_for_everyone();
-  expect_words(refused(saved), "damaged");
+  expect_in_message(refused(saved), "damaged");
   accelerator.free_memory();
 }
 
@@ -217,7 +217,7 @@ void weights_are_saved_in_16_bits(Accelerator& accelerator) {
   EXPECT(fs::exists(folder.path() + "/model.safetensors"), "the bytes before conversion count");
   const auto said =
       error_of([&] { accelerator.save_model(net, folder.path(), {.dtype = torch::kLong}); });
-  expect_words(said, "dtype is int64, which is not floating-point");
+  expect_in_message(said, "dtype is int64, which is not floating-point");
   accelerator.wait_for_everyone();
   accelerator.free_memory();
 }
