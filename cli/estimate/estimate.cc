@@ -87,7 +87,7 @@ std::string path_of_model(const std::string& text) {
   std::error_code error;
   if (fs::exists(text, error) || !hub::parse_model_name(text)) return text;
   const hub::HubSettings settings = hub::hub_settings();
-  const std::string weights = hub::cached_model_folder(text, hub::ModelUse::kWeights, settings);
+  std::string weights = hub::cached_model_folder(text, hub::ModelUse::kWeights, settings);
   if (!weights.empty()) return weights;
   const std::string folder = hub::model_folder(text, hub::ModelUse::kConfig, settings);
   return (fs::path(folder) / "config.json").string();
