@@ -247,6 +247,7 @@ void inputs_reduce_their_model(Accelerator& accelerator) {
   const bool several = accelerator.world_size() > 1;
   torch::Tensor x = torch::ones({2}).requires_grad_();
   const auto backward_of_x = [&] {
+    const auto scope = accelerator.accumulate(twins.net);
     calls = 0;
     x.mutable_grad().reset();
     accelerator.backward(x.square().sum(), {.inputs = {x}});
