@@ -74,13 +74,12 @@ struct EmptyWeightsOptions;
 struct QuantizeOptions;
 struct QuantizationReport;
 
-// state_dict.h, checkpoint.h
 // lora.h
 class LoraAdapter;
 struct LoraOptions;
 struct LoadLoraOptions;
 
-// state_dict.h, accelerator_options.h
+// state_dict.h, checkpoint.h
 class SafeTensors;
 class StateDict;
 struct SaveModelOptions;

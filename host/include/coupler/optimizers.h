@@ -35,6 +35,7 @@ class ParameterOptions : public torch::optim::OptimizerOptions {
   virtual Named named() = 0;  // pointers into this object
   // What is wrong with the values: "betas must be from 0 to 1, without 1"; "" if nothing is.
   virtual std::string problem() const = 0;
+  virtual std::unique_ptr<ParameterOptions> initial() const = 0;  // as the constructor makes them
 };
 
 // ParameterOptimizer: an optimizer that updates each parameter from its own gradient and state.
@@ -65,13 +66,16 @@ class ParameterOptimizer : public torch::optim::Optimizer {
 
   // Updates each parameter that has a gradient. closure: evaluated first, with autograd.
   at::Tensor step(LossClosure closure = nullptr) override;
+  // As torch::optim's: options that have their initial values become the optimizer's own, and all
+  // do if the group has none. Throws Error(kInvalidArgument) naming a wrong one.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
   // switch_mode for every group. Once prepared, call those of coupler::Optimizer instead.
   void train() { set_mode(true); }
   void eval() { set_mode(false); }
 
  protected:
-  // Throws Error(kInvalidArgument) naming a wrong option.
-  ParameterOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
+  // Adds the groups. Throws Error(kInvalidArgument) naming a wrong option.
+  ParameterOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      std::unique_ptr<ParameterOptions> defaults);
 
  private:
@@ -86,6 +90,7 @@ class ParameterOptionsOf : public ParameterOptions {
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
     return std::make_unique<Derived>(static_cast<const Derived&>(*this));
   }
+  std::unique_ptr<ParameterOptions> initial() const override { return std::make_unique<Derived>(); }
   double get_lr() const override { return static_cast<const Derived&>(*this).lr(); }
   void set_lr(double rate) override { static_cast<Derived&>(*this).lr(rate); }
 };
@@ -199,10 +204,9 @@ class MuonOptions : public ParameterOptionsOf<MuonOptions> {
  public:                                                                                        \
   explicit Name(std::vector<at::Tensor> parameters, Name##Options options = {})                 \
       : Name({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(options)) {} \
-  explicit Name(std::vector<torch::optim::OptimizerParamGroup> groups,                          \
+  explicit Name(const std::vector<torch::optim::OptimizerParamGroup>& groups,                   \
                 Name##Options defaults = {})                                                    \
-      : ParameterOptimizer(std::move(groups),                                                   \
-                           std::make_unique<Name##Options>(std::move(defaults))) {}             \
+      : ParameterOptimizer(groups, std::make_unique<Name##Options>(std::move(defaults))) {}     \
   std::vector<std::string> state_names() const override;                                        \
   void update(const Piece& piece, ParameterOptions& options) const override
 

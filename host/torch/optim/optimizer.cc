@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "optim/parameter_optimizer.h"
 
 namespace coupler::optim {
 namespace {
@@ -357,7 +358,7 @@ void OptimizerState::add_param_group(const torch::optim::OptimizerParamGroup& gr
   if (kernel_ == nullptr) require_no_kernel(models);
   torch::optim::OptimizerParamGroup own_group(std::move(held));
   if (group.has_options()) own_group.set_options(group.options().clone());
-  optimizer_.add_param_group(own_group);
+  optim::add_param_group(optimizer_, own_group);
   if (kernel_ != nullptr) {
     std::vector<strategy::FlatParameters*> flats;
     for (strategy::ModelState* model : models) flats.push_back(&model->flat());

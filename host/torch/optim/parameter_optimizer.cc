@@ -6,6 +6,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <typeinfo>
+#include <utility>
+#include <variant>
+
 #include "optim/torch_state.h"
 
 namespace coupler {
@@ -23,20 +27,54 @@ ParameterOptions& options_of_group(torch::optim::OptimizerParamGroup& group) {
   return dynamic_cast<ParameterOptions&>(group.options());
 }
 
+// A group's options, of which those with their initial values become the optimizer's: Python's
+// groups inherit what they do not name, and LibTorch's own optimizers from 2.15 on do so.
+std::unique_ptr<torch::optim::OptimizerOptions> inherit(const ParameterOptions& given,
+                                                        ParameterOptions& defaults) {
+  auto result = given.clone();
+  const auto initial = given.initial();
+  const auto values = dynamic_cast<ParameterOptions&>(*result).named();
+  const auto initial_values = initial->named(), default_values = defaults.named();
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::visit(
+        [&](auto* value) {
+          using Pointer = decltype(value);
+          if (*value == *std::get<Pointer>(initial_values[i].second))
+            *value = *std::get<Pointer>(default_values[i].second);
+        },
+        values[i].second);
+  }
+  return result;
+}
+
 }  // namespace
 
-ParameterOptimizer::ParameterOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
+ParameterOptimizer::ParameterOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                        std::unique_ptr<ParameterOptions> defaults)
-    : Optimizer(std::move(groups), std::move(defaults)) {
-  for (size_t i = 0; i < param_groups().size(); ++i) {
-    const auto* options = dynamic_cast<ParameterOptions*>(&param_groups()[i].options());
-    const std::string problem =
-        options == nullptr ? "its options are another optimizer's" : options->problem();
-    if (problem.empty()) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("parameter group {} of the optimizer: {}", i, problem),
-                {.hint = "correct its options"});
+    : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::move(defaults)) {
+  for (const auto& group : groups) add_param_group(group);
+}
+
+void ParameterOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  auto& own = dynamic_cast<ParameterOptions&>(defaults());
+  // LibTorch's own add_param_group loses the options of classes that it does not know.
+  std::unique_ptr<torch::optim::OptimizerOptions> options = own.clone();
+  std::string problem;
+  if (group.has_options()) {
+    if (typeid(group.options()) == typeid(own))
+      options = inherit(dynamic_cast<const ParameterOptions&>(group.options()), own);
+    else
+      problem = "its options are another optimizer's";
   }
+  if (problem.empty()) problem = dynamic_cast<ParameterOptions&>(*options).problem();
+  if (!problem.empty()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("parameter group {} of the optimizer: {}", param_groups().size(), problem),
+        {.hint = "correct its options"});
+  }
+  Optimizer::add_param_group(torch::optim::OptimizerParamGroup(group.params()));
+  param_groups().back().set_options(std::move(options));
 }
 
 std::vector<int64_t> ParameterOptimizer::state_shape(const std::string&,
@@ -82,6 +120,16 @@ void ParameterOptimizer::set_mode(bool training) {
 }
 
 namespace optim {
+
+void add_param_group(torch::optim::Optimizer& optimizer,
+                     const torch::optim::OptimizerParamGroup& group) {
+  // torch::optim::Optimizer's is not virtual.
+  if (auto* own = dynamic_cast<ParameterOptimizer*>(&optimizer)) {
+    own->add_param_group(group);
+  } else {
+    optimizer.add_param_group(group);
+  }
+}
 
 std::unique_ptr<torch::optim::OptimizerParamState> NamedState::clone() const {
   return std::make_unique<NamedState>(*this);

@@ -12,6 +12,10 @@
 
 namespace coupler::optim {
 
+// optimizer.add_param_group, of whatever class it is.
+void add_param_group(torch::optim::Optimizer& optimizer,
+                     const torch::optim::OptimizerParamGroup& group);
+
 // In torch's map of states, by parameter.
 struct NamedState final : torch::optim::OptimizerParamState {
   int64_t steps = 0;

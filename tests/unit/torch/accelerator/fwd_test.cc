@@ -27,15 +27,18 @@ using Data = TensorDataset;
 TEST(Fwd, EveryNameIsDefinedByCouplersHeaders) {
   const size_t types =
       defined<Accelerator, AcceleratorOptions, Processes, PartialState, AcceleratorState,
-              GradientState, ReduceOp, DataLoader<Data>, DataLoaderOptions, TensorDataset,
-              LoaderCursor, Optimizer, Scheduler, Schedule, ScheduleOptions, LocalSGD,
-              LocalSGDOptions, UnwrappedModel<torch::nn::Linear>, FullParameters, ScopeGuard,
-              AutocastScope, ActivationCheckpointOptions, PipelineLayers, PipelineParallel,
-              SplitPoints, PipelineOptions, DispatchedModel, LoadOptions, DispatchOptions,
+              GradientState, GradientBucket, GradientFuture, ReduceOp, detail::DefaultCollate,
+              DataLoader<Data>, Sampler, BatchSampler, DataLoaderOptions, TensorDataset,
+              LoaderCursor, Dataset, LoadDatasetOptions, TensorFormat, DatasetBatch, Row, Value,
+              Feature, Optimizer, Scheduler, Schedule, ScheduleOptions, LocalSGD, LocalSGDOptions,
+              UnwrappedModel<torch::nn::Linear>, FullParameters, ScopeGuard, AutocastScope,
+              ActivationCheckpointOptions, PipelineLayers, PipelineParallel, SplitPoints,
+              PipelineOptions, DispatchedModel, LoadOptions, DispatchOptions,
               LoadAndDispatchOptions, DeviceMap, DeviceMapOptions, MaxMemory, EmptyWeights,
-              EmptyWeightsOptions, QuantizeOptions, QuantizationReport, SafeTensors, StateDict,
-              SaveModelOptions, LoadModelOptions, CheckpointContents, Logger, LogLevel, ProgressBar,
-              Tracker, TrackerOptions, ProfileOptions, Error, ErrorCode, LaunchOptions>();
+              EmptyWeightsOptions, QuantizeOptions, QuantizationReport, LoraAdapter, LoraOptions,
+              LoadLoraOptions, SafeTensors, StateDict, SaveModelOptions, LoadModelOptions,
+              CheckpointContents, Logger, LogLevel, ProgressBar, Tracker, TrackerOptions,
+              ProfileOptions, Error, ErrorCode, LaunchOptions>();
   std::ifstream file(COUPLER_SOURCE_DIR "/host/include/coupler/fwd.h");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::regex declaration("\n(class|struct|enum class) [A-Za-z]+;");

@@ -119,10 +119,19 @@ TEST(Optimizers, OfGroups_UseTheirOptions) {
   groups.emplace_back(Parameters{one});
   groups.emplace_back(Parameters{two}, std::make_unique<LionOptions>(0.5));
   Lion optimizer(std::move(groups), LionOptions(0.25));
-  one.mutable_grad() = two.mutable_grad() = at::ones({1});
+  // Names its decay only; the rate is the optimizer's.
+  const at::Tensor three = at::ones({1}).requires_grad_();
+  optimizer.add_param_group(
+      {Parameters{three}, std::make_unique<LionOptions>(LionOptions().weight_decay(2))});
+  for (const at::Tensor& parameter : {one, two, three}) parameter.mutable_grad() = at::ones({1});
   optimizer.step();
   EXPECT_EQ(one.item<double>(), -0.25);
   EXPECT_EQ(two.item<double>(), -0.5);
+  EXPECT_EQ(three.item<double>(), 1 - 0.25 * 2 - 0.25);
+
+  EXPECT_THROW(optimizer.add_param_group({Parameters{}, std::make_unique<NAdamOptions>()}), Error);
+  EXPECT_THROW(optimizer.add_param_group({Parameters{}, std::make_unique<LionOptions>(-1)}), Error);
+  EXPECT_EQ(optimizer.param_groups().size(), 3u);
 }
 
 TEST(Optimizers, WrongOptions_AreRefused_NamingThem) {
