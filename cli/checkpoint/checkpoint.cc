@@ -283,8 +283,9 @@ Command checkpoint_command() {
       .notes = {"DIR defaults to ./checkpoints. show and verify use the newest valid checkpoint of "
                 "the folders in it, checkpoint_0, checkpoint_1, …",
                 "SOURCE is a Coupler, Accelerate or DeepSpeed checkpoint, a file written by "
-                "torch.save (.bin, .pt, .pth), a .safetensors file, or a folder or an index of "
-                "them. No code in it is executed."},
+                "torch.save (.bin, .pt, .pth), a .safetensors file, a folder or an index of "
+                "them, or a model's name on the Hugging Face Hub, such as gpt2, which is "
+                "downloaded unless the cache has it. No code in it is executed."},
       .examples = {"coupler checkpoint verify checkpoints"}};
 }
 

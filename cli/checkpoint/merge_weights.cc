@@ -107,9 +107,6 @@ Command convert_command() {
       .options = {kShardSize,
                   {"--model N", "convert the N-th of several saved models, counted from 0"},
                   {"--key NAME", "the state dict's key in a torch.save file, such as state_dict"}},
-      .description = {"SOURCE is a file, an index or a folder with a model's weights, a checkpoint "
-                      "of Coupler, Accelerate or DeepSpeed, or a model's name on the Hugging Face "
-                      "Hub, such as gpt2, which is downloaded unless the cache has it."},
       .run = convert_checkpoint};
 }
 

@@ -257,7 +257,7 @@ TEST(ConvertCheckpoint, WhatIsNotRead_SaysWhatItIs_AndWhatToDo) {
        "fsdp/pytorch_model_fsdp_0 is a torch.distributed.checkpoint",
        "accelerate merge-weights fsdp/pytorch_model_fsdp_0 FOLDER"},
       {{"empty"}, "empty has no weights in a known format", "name a .safetensors file"},
-      {{"nothing"}, "nothing does not exist", "check the path"},
+      {{"./nothing"}, "nothing does not exist", "check the path"},
       {{fixture("nested/checkpoint.pth")},
        "its root is not a state dict, but contains others",
        "name the dictionary with --key: 'state_dict', 'ema'"},
