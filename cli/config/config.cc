@@ -162,8 +162,8 @@ int update_file(const Arguments& arguments) {
   refuse_foreign(arguments, path, text);
   const UpdatedConfig updated = update_config(text, path, renamed_keys());
   if (updated.changes.empty()) {
-    const char* const nothing[] = {nullptr};  // variables are not part of the file
-    config::load_config({.file = path, .environment = nothing});  // throws for a key of no version
+    // Throws for a key of no version.
+    config::load_config({.file = path, .environment = kNoVariables});
     std::printf("%s has today's form; nothing was changed.\n", path.c_str());
     return 0;
   }

@@ -56,10 +56,9 @@ std::string folder_of(const std::string& path) {
 
 // Throws load_config's error about the unfinished file, with its final name.
 void require_right(const std::string& unfinished, const std::string& name) {
-  const char* const nothing[] = {nullptr};
   config::ConfigRequest request;
   request.file = unfinished;
-  request.environment = nothing;
+  request.environment = kNoVariables;
   try {
     config::load_config(request);
   } catch (const Error& error) {

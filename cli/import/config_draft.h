@@ -10,6 +10,9 @@
 
 namespace coupler::cli {
 
+// ConfigRequest::environment without variables: a file by itself.
+inline constexpr const char* const kNoVariables[] = {nullptr};
+
 class ConfigDraft {
  public:
   // key: a full key of the schema or of a backend ("backend.NAME.OPTION"). A later value replaces

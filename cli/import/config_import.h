@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,8 @@ void resolve_import(Import& result, const SettingLookup& elsewhere = nullptr);
 
 // How many ranks the sizes of Accelerate's ParallelismConfig multiply to; 0 if none is above 1.
 int64_t ranks_of_sizes(const Import& import);
+// Whether Accelerate's key is one of those sizes.
+bool is_size_of_ranks(std::string_view key);
 
 // Human-readable, one line per key.
 std::string describe(const Import& import);

@@ -173,6 +173,8 @@ void take_back_machines(Import& import) {
 
 }  // namespace
 
+bool is_size_of_ranks(std::string_view key) { return key == kReplicas || key == kShards; }
+
 int64_t ranks_of_sizes(const Import& import) {
   const int64_t replicas = size_of(import, kReplicas);
   const int64_t shards = size_of(import, kShards);

@@ -150,6 +150,8 @@ void apply_settings(LaunchOptions& options, const config::Config& config) {
     const LaunchOptions::Setting& setting = options.settings[i];
     const ImportedKey& theirs = import.keys[i];
     const std::string text = written_as(setting);
+    if (is_size_of_ranks(theirs.key))
+      options.sizes += (options.sizes.empty() ? "" : " and ") + text;
     refuse_unfit(setting, theirs.answer);
     if (theirs.answer.kind == Answer::Kind::kReplaced)
       refuse_replaced(options.settings, setting, theirs.answer.why);

@@ -60,8 +60,9 @@ struct LaunchOptions : LaunchSettings {
     std::string value, as_written;
   };
   std::vector<Setting> settings;
-  // What the sizes of --parallelism_config_dp_… ask for; 0: nothing.
-  int64_t ranks_of_sizes = 0;
+  // What Accelerate's options for the sizes of ParallelismConfig ask for.
+  int64_t ranks_of_sizes = 0;        // 0: nothing
+  std::string sizes;                 // these options, as they were written
   config::ConfigRequest request;     // --config, -o, and the keys that other options stand for
   std::vector<std::string> program;  // and its arguments
 

@@ -83,17 +83,9 @@ void plan_machines(const LaunchOptions& options, LaunchPlan& plan) {
 
 void check_sizes(const LaunchOptions& options, int processes) {
   if (options.ranks_of_sizes == 0 || options.ranks_of_sizes == processes) return;
-  std::string sizes;
-  for (const LaunchOptions::Setting& setting : options.settings) {
-    if (setting.as_written.find("dp_") == std::string::npos &&
-        setting.as_written.find("dp-") == std::string::npos)
-      continue;
-    sizes +=
-        fmt::format("{}{} {}", sizes.empty() ? "" : " and ", setting.as_written, setting.value);
-  }
-  fail_usage(fmt::format("{} ask for {} ranks, but the job has {}", sizes, options.ranks_of_sizes,
-                         processes),
-             "--parallelism_config_dp_shard_size",
+  fail_usage(fmt::format("{} ask for {} ranks, but the job has {}", options.sizes,
+                         options.ranks_of_sizes, processes),
+             options.sizes,
              fmt::format("start {} processes, or correct the sizes", options.ranks_of_sizes));
 }
 
