@@ -74,10 +74,14 @@ struct EmptyWeightsOptions;
 struct QuantizeOptions;
 struct QuantizationReport;
 
-// lora.h
+// lora.h, hooks.h, layerwise_casting.h
 class LoraAdapter;
 struct LoraOptions;
 struct LoadLoraOptions;
+class HookHandle;
+struct LayerHooks;
+class LayerwiseCasting;
+struct LayerwiseCastingOptions;
 
 // state_dict.h, checkpoint.h
 class SafeTensors;
