@@ -6,12 +6,13 @@
 //                                     std::cout << layer << " " << y.abs().max() << "\n";
 //                                   }});
 //
-// C++ has no call of a module that could be noticed; what is noticed is the operation on its
-// parameters (or the two of them, product and bias). So hooks are for layers of LibTorch that have
-// parameters and are one operation: Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, Embedding,
-// LayerNorm, GroupNorm, BatchNorm1d to 3d, InstanceNorm1d to 3d, PReLU; whoever runs that
-// operation, Linear::forward or torch::linear on its weight. Containers, your own modules, and
-// modules without parameters (ReLU, Dropout) cannot have hooks: call your code in their forward.
+// A module's forward is an ordinary C++ function, whose calls cannot be intercepted. Operations on
+// its parameters can. So hooks are for LibTorch's layers that have parameters and are one operation
+// (Linear: product and bias): Linear, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d,
+// Embedding, LayerNorm, GroupNorm, BatchNorm1d to BatchNorm3d, InstanceNorm1d to InstanceNorm3d,
+// PReLU. They run for that operation, whether forward or torch::linear(x, layer->weight) runs it.
+// Containers, your own modules, and modules without parameters (ReLU, Dropout) cannot have hooks:
+// call your code in their forward.
 //
 // add_hooks is called by the thread that owns the model, not while it computes. Hooks run on the
 // thread of the operation; activation checkpointing runs them again in backward.
@@ -28,18 +29,17 @@
 
 namespace coupler {
 
-// What runs around a layer; each may be empty. layer: its dotted name. A hook may replace its
-// tensor by assignment, but must not change it in place. Exceptions pass through to the caller of
-// forward or backward.
+// What runs around a layer; each may be empty. layer: its dotted name. A hook may assign another
+// tensor, but must not change its tensor in place. What it throws leaves forward or backward.
 struct LayerHooks {
   // Before the operation. input: of any dtype and shape that the layer takes; for Embedding the
   // indices, for convolutions with a padding mode other than zeros the padded input. If the
-  // operation does not take what a hook has made of it, throws Error(kUsage) naming layer and hook.
+  // operation then fails, forward throws Error(kUsage) naming the layer and this hook.
   std::function<void(const std::string& layer, at::Tensor& input)> pre_forward;
-  // After it. The shape and the dtype must stay; otherwise throws Error(kUsage) naming the layer.
+  // After it. Must keep shape and dtype; otherwise forward throws Error(kUsage) naming the layer.
   std::function<void(const std::string& layer, at::Tensor& output)> post_forward;
   // In backward, with the gradient of the output; called once for each use of the layer whose
-  // output needs a gradient. The shape and the dtype must stay.
+  // output needs a gradient. Must keep shape and dtype.
   std::function<void(const std::string& layer, at::Tensor& gradient)> backward;
 };
 

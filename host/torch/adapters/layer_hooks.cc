@@ -231,10 +231,10 @@ std::string kinds_with_hooks() {
 [[noreturn]] void refuse_module(const std::string& name, const torch::nn::Module& module) {
   const bool container = !module.children().empty();
   const bool empty = module.parameters().empty();
-  const char* const why = container ? "it consists of other modules, and C++ has no call of a "
-                                      "module that could be noticed"
-                          : empty   ? "it has no parameters, whose operations are what is noticed"
-                                    : "its operations are not known";
+  const char* const why =
+      container ? "it consists of other modules, and only operations on parameters are intercepted"
+      : empty   ? "it has no parameters, and only operations on parameters are intercepted"
+                : "its operations are not known";
   fail_argument(
       fmt::format("add_hooks: '{}', a {}, cannot have hooks: {}", name, module.name(), why), name,
       fmt::format("name layers of these classes: {}; or call your code in its forward",
