@@ -24,6 +24,7 @@ if(COUPLER_WITH_TORCH)
   if(TARGET coupler_models)
     list(APPEND _libraries coupler_models)
     list(APPEND _headers models/include/coupler)
+    install(TARGETS coupler_libtorch LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program)
   endif()
   set_target_properties(${_libraries} PROPERTIES
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <coupler/big_model.h>
+#include <coupler/compiled_model.h>
 #include <coupler/coupler.h>
 #include <coupler/launch.h>
 #include <coupler/optimizers.h>
