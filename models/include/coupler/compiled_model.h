@@ -37,7 +37,7 @@ struct CompiledModelOptions {
 class CompiledModel {
  public:
   // Extracts the package to the folder for temporary files ($TMPDIR) and loads its code. Throws
-  // Error(kIo) naming the file if it cannot be read or is no package, Error(kInvalidArgument) for a
+  // Error(kIo) naming the file if it cannot be read as a package, Error(kInvalidArgument) for a
   // name that it does not have, Error(kUnsupported) if it was compiled for another device or
   // processor.
   explicit CompiledModel(const std::string& path, const CompiledModelOptions& options = {});
