@@ -11,6 +11,7 @@
 #include <optional>
 #include <regex>
 #include <string_view>
+#include <utility>
 
 #include "adapters/lora_layer.h"
 #include "base/error.h"
@@ -78,15 +79,14 @@ class adapters::LayerHook : public residency::ParameterHook {
   LayerHook(std::string name, const LayerKind& kind, const torch::nn::Module& module,
             const LayerHooks& hooks)
       : ParameterHook(residency::HookPlace::kModule),
-        name_(std::move(name)),
         kind_(kind),
-        hooks_(std::make_shared<LayerHooks>(hooks)) {
+        calls_{std::move(name), std::make_shared<LayerHooks>(hooks)} {
     const auto own = module.named_parameters(/*recurse=*/false);
     weight_ = own["weight"];
     if (const at::Tensor* const bias = own.find("bias")) bias_ = *bias;
   }
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return calls_.name; }
   // The layer's own parameters, whose operations this sees.
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> result{weight_};
@@ -97,14 +97,24 @@ class adapters::LayerHook : public residency::ParameterHook {
   void around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
               const std::function<void()>& run) override {
     if (is_layers(op, stack)) return run_layer(op, stack, run);
-    const at::Tensor product = product_that_gets_bias(op, stack);
-    product.defined() ? add_bias(product, stack, run) : run();
+    if (const auto layers = layers_that_get_bias(op, stack); !layers.empty()) {
+      add_bias(layers, stack, run);
+    } else {
+      run();
+    }
   }
 
  private:
+  // A layer's name and one call's hooks, which may outlive this in autograd's graph.
+  struct Calls {
+    std::string name;
+    std::shared_ptr<const LayerHooks> hooks;
+  };
+  using Layers = std::vector<Calls>;  // from the inside to the outside
+
   // A product whose bias is added by the next operation on this thread.
   struct Unfinished {
-    const LayerHook* layer = nullptr;
+    Layers layers;
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> product{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
   };
@@ -116,16 +126,14 @@ class adapters::LayerHook : public residency::ParameterHook {
   bool is_layers(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   void run_layer(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                  const std::function<void()>& run) const;
-  at::Tensor product_that_gets_bias(const c10::OperatorHandle& op,
-                                    const torch::jit::Stack& stack) const;
-  void add_bias(const at::Tensor& product, torch::jit::Stack& stack,
-                const std::function<void()>& run) const;
-  at::Tensor after_forward(const at::Tensor& output) const;
-  void watch_gradient(const at::Tensor& output) const;
+  void wait_for_bias(const at::Tensor& product) const;
+  Layers layers_that_get_bias(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  static void add_bias(const Layers& layers, torch::jit::Stack& stack,
+                       const std::function<void()>& run);
+  static at::Tensor after_forward(const Calls& calls, const at::Tensor& output);
 
-  const std::string name_;
   const LayerKind& kind_;
-  const std::shared_ptr<const LayerHooks> hooks_;  // also of nodes of autograd's graph
+  const Calls calls_;
   at::Tensor weight_, bias_;
 };
 
@@ -146,9 +154,9 @@ void adapters::LayerHook::run_layer(const c10::OperatorHandle& op, torch::jit::S
       stack[stack.size() - op.schema().arguments().size() + (addmm ? 1 : kind_.input)];
   const at::Tensor before = input.toTensor();
   at::Tensor given = before;
-  if (hooks_->pre_forward) {
-    hooks_->pre_forward(name_, given);
-    if (!given.defined()) refuse_change(name_, "pre_forward", before, given, "");
+  if (calls_.hooks->pre_forward) {
+    calls_.hooks->pre_forward(name(), given);
+    if (!given.defined()) refuse_change(name(), "pre_forward", before, given, "");
     input = given;
   }
   const bool with_bias =
@@ -158,66 +166,75 @@ void adapters::LayerHook::run_layer(const c10::OperatorHandle& op, torch::jit::S
   } catch (const c10::Error& error) {
     if (same_form(before, given)) throw;
     const std::string_view what = error.what_without_backtrace();
-    refuse_change(name_, "pre_forward", before, given,
+    refuse_change(name(), "pre_forward", before, given,
                   fmt::format(", which {} does not take: {}", op.schema().name(),
                               what.substr(0, what.find('\n'))));
   }
-  at::Tensor output = stack.back().toTensor();
+  const at::Tensor output = stack.back().toTensor();
   if (with_bias) {
-    unfinished() = {this, decltype(Unfinished::product)(output.getIntrusivePtr())};
-    return;
+    wait_for_bias(output);
+  } else {
+    stack.back() = after_forward(calls_, output);
   }
-  output = after_forward(output);
-  watch_gradient(output);
-  stack.back() = output;
 }
 
-// LibTorch's Linear adds its bias in place if the input has more than two dimensions.
-at::Tensor adapters::LayerHook::product_that_gets_bias(const c10::OperatorHandle& op,
-                                                       const torch::jit::Stack& stack) const {
+// LibTorch's Linear adds its bias in place if the input has more than two dimensions. The hooks of
+// one layer come here from the inside to the outside, with the same product.
+void adapters::LayerHook::wait_for_bias(const at::Tensor& product) const {
   Unfinished& last = unfinished();
-  if (last.layer != this || op.schema().name() != "aten::add_" ||
+  if (last.product.lock().get() != product.unsafeGetTensorImpl())
+    last = {{}, decltype(Unfinished::product)(product.getIntrusivePtr())};
+  last.layers.push_back(calls_);
+}
+
+// The layers whose product this operation adds the bias to.
+adapters::LayerHook::Layers adapters::LayerHook::layers_that_get_bias(
+    const c10::OperatorHandle& op, const torch::jit::Stack& stack) const {
+  Unfinished& last = unfinished();
+  if (last.layers.empty() || op.schema().name() != "aten::add_" ||
       op.schema().overload_name() != "Tensor")
     return {};
   const c10::IValue& sum = stack[stack.size() - op.schema().arguments().size()];
   const auto product = last.product.lock();
   if (!sum.isTensor() || sum.toTensor().unsafeGetTensorImpl() != product.get()) return {};
-  last = {};
-  return sum.toTensor();
+  return std::exchange(last, {}).layers;
 }
 
-// The program goes on with the product's own tensor, so what a hook returns is written there.
-void adapters::LayerHook::add_bias(const at::Tensor& product, torch::jit::Stack& stack,
-                                   const std::function<void()>& run) const {
-  if (hooks_->post_forward) {
-    const at::Scalar factor = stack.back().toScalar();
-    const at::Tensor bias = stack[stack.size() - 2].toTensor();
-    const at::Tensor output = at::add(product, bias, factor).to(product.scalar_type());
-    product.copy_(after_forward(output));
-    torch::jit::drop(stack, 3);
-    torch::jit::push(stack, product);
-  } else {
+// The program goes on with the product's own tensor, so what hooks return is written there.
+void adapters::LayerHook::add_bias(const Layers& layers, torch::jit::Stack& stack,
+                                   const std::function<void()>& run) {
+  const bool changes = std::any_of(layers.begin(), layers.end(), [](const Calls& calls) {
+    return static_cast<bool>(calls.hooks->post_forward);
+  });
+  if (!changes) {
     run();
+    for (const Calls& calls : layers) after_forward(calls, stack.back().toTensor());
+    return;
   }
-  watch_gradient(product);
+  const at::Scalar factor = stack.back().toScalar();
+  const at::Tensor bias = stack[stack.size() - 2].toTensor();
+  const at::Tensor product = stack[stack.size() - 3].toTensor();
+  at::Tensor output = at::add(product, bias, factor).to(product.scalar_type());
+  for (const Calls& calls : layers) output = after_forward(calls, output);
+  product.copy_(output);
+  torch::jit::drop(stack, 3);
+  torch::jit::push(stack, product);
 }
 
-at::Tensor adapters::LayerHook::after_forward(const at::Tensor& output) const {
+at::Tensor adapters::LayerHook::after_forward(const Calls& calls, const at::Tensor& output) {
   at::Tensor result = output;
-  if (!hooks_->post_forward) return result;
-  hooks_->post_forward(name_, result);
-  if (!same_form(output, result)) refuse_change(name_, "post_forward", output, result, "");
-  return result;
-}
-
-void adapters::LayerHook::watch_gradient(const at::Tensor& output) const {
-  if (!hooks_->backward || !output.requires_grad()) return;
-  output.register_hook([hooks = hooks_, name = name_](const at::Tensor& gradient) {
+  if (calls.hooks->post_forward) {
+    calls.hooks->post_forward(calls.name, result);
+    if (!same_form(output, result)) refuse_change(calls.name, "post_forward", output, result, "");
+  }
+  if (!calls.hooks->backward || !result.requires_grad()) return result;
+  result.register_hook([calls](const at::Tensor& gradient) {
     at::Tensor changed = gradient;
-    hooks->backward(name, changed);
-    if (!same_form(gradient, changed)) refuse_change(name, "backward", gradient, changed, "");
+    calls.hooks->backward(calls.name, changed);
+    if (!same_form(gradient, changed)) refuse_change(calls.name, "backward", gradient, changed, "");
     return changed;
   });
+  return result;
 }
 
 namespace {

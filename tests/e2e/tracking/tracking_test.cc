@@ -81,7 +81,8 @@ TEST_F(TrackedTraining, ImagesTablesAndFiles_AreWrittenOnce) {
   int64_t tables = 0;
   for (std::string line; std::getline(lines, line);) {
     const auto entry = nlohmann::json::parse(line);
-    for (const auto& [name, value] : entry.value("values", nlohmann::json::object()).items()) {
+    const nlohmann::json values = entry.value("values", nlohmann::json::object());
+    for (const auto& [name, value] : values.items()) {
       if (!value.is_object()) continue;
       if (value.contains("image")) images[name] = text_of(folder / std::string(value["image"]));
       tables += value.contains("table") && entry["step"] == 7 ? 1 : 0;

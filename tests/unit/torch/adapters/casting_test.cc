@@ -54,10 +54,11 @@ TEST(LayerwiseCasting, Results_AreThoseOfRoundedWeights) {
     EXPECT_EQ(model->inner->weight.scalar_type(), storage);
     EXPECT_EQ(model->inner->weight.nbytes(), 64 * c10::elementSize(storage));
     EXPECT_EQ(model->head->weight.scalar_type(), at::kFloat);
-    EXPECT_TRUE(model->forward(image()).equal(rounded->forward(image())));
-    EXPECT_FALSE(model->forward(image()).equal(images()->forward(image())));
+    // LibTorch may choose another kernel for a view of a converted weight.
+    EXPECT_TRUE(model->forward(image()).allclose(rounded->forward(image()), 1e-5, 1e-6));
+    EXPECT_FALSE(model->forward(image()).allclose(images()->forward(image()), 1e-5, 1e-6));
     const torch::InferenceMode inference;
-    EXPECT_TRUE(model->forward(image()).equal(rounded->forward(image())));
+    EXPECT_TRUE(model->forward(image()).allclose(rounded->forward(image()), 1e-5, 1e-6));
   }
 }
 
