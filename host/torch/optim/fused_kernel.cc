@@ -164,7 +164,9 @@ std::unique_ptr<FusedKernel> FusedKernel::make(torch::optim::Optimizer& optimize
     kernel->take_groups(optimizer, models);
     return kernel;
   }
-  why = "it does not work element by element, or is not SGD, Adam or AdamW";
+  why = dynamic_cast<const ParameterOptimizer*>(&optimizer) != nullptr
+            ? "it works on whole matrices"
+            : "only that of SGD, Adam, AdamW and the element-wise ones of coupler/optimizers.h can";
   return nullptr;
 }
 

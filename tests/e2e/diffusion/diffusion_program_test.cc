@@ -57,7 +57,7 @@ TEST(DiffusionProgram, WrongInput_EndsWithItsMessage) {
        "height 50 is not a multiple of 4\n  hint: use 52, the next multiple"},
       {kSmall + "--max-memory some", "some"},
       {kSmall + "--max-memory 30MB", "max_memory"},
-      {"--model nowhere --prompt a", "nowhere/"},
+      {"--model ./nowhere --prompt a", "nowhere/"},
   };
   for (const auto& wrong : cases) {
     const Outcome outcome = paint(here, wrong.arguments);

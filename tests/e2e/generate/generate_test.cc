@@ -60,7 +60,7 @@ TEST(Generate, WrongInput_EndsWithItsMessage) {
     std::string checkpoint;
     std::string message;
   } cases[] = {
-      {{}, "nowhere", "nowhere/config.json cannot be read"},
+      {{}, "./nowhere", "nowhere/config.json cannot be read"},
       {{"--device-map", "map.json"}, GPTJ_FIXTURE, "lm_head"},
       {{"--device-map", "best"}, GPTJ_FIXTURE, "'best'"},
       {{"--max-memory", "cpu=1KiB"}, GPTJ_FIXTURE, "max_memory"},

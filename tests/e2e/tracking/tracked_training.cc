@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
                     10 * i);
   }
   if (mode == "media") {
-    const auto pixels = at::arange(24, at::kByte).reshape({2, 4, 3});
+    const auto pixels = at::arange(30, at::kByte).reshape({2, 5, 3});
     accelerator.log_images({{"rows_first", pixels, "bytes"},
                             {"channels_first", pixels.permute({2, 0, 1}).to(at::kFloat).div(255)}});
     accelerator.log_table({"words", {"text", "loss"}, {{std::string("a"), 0.5}}}, 7);

@@ -120,10 +120,20 @@ TEST_F(TrackedTraining, UnknownTracker_IsNamed_WithThoseThereAre) {
       << outcome.err;
 }
 
-TEST_F(TrackedTraining, Wandb_IsPointedToItsSync) {
+TEST_F(TrackedTraining, Wandb_IsARunForItsSync) {
   const Outcome outcome = run("plain", "wandb");
-  EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_TRUE(has(outcome.err, "`wandb sync --sync-tensorboard`")) << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  int64_t runs = 0;
+  for (const auto& entry : fs::directory_iterator(here.path() / "proj" / "wandb")) {
+    if (!entry.path().filename().string().starts_with("offline-run-")) continue;
+    ++runs;
+    int64_t records = 0;
+    for (const auto& file : fs::directory_iterator(entry)) {
+      if (file.path().extension() == ".wandb") records += static_cast<int64_t>(file.file_size());
+    }
+    EXPECT_GT(records, 500) << entry.path();
+  }
+  EXPECT_EQ(runs, 1);
 }
 
 TEST_F(TrackedTraining, FolderThatCannotBeWritten_IsNamed) {

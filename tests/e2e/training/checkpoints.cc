@@ -447,6 +447,7 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
   expect_file(coupler::SafeTensors::open(one), expected.size());
   EXPECT(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1,
          "the older files still exist");
+  accelerator.wait_for_everyone();
   // Integers stay as they are in 16 bits.
   accelerator.save_model(net, folder.path(), {.dtype = torch::kBFloat16});
   {
