@@ -195,8 +195,8 @@ class Parser {
     if (rest.empty()) return first;
     return [first = std::move(first), rest = std::move(rest), line](Rendering& r) {
       Value value = first(r);
-      for (const auto& [sign, part] : rest) {
-        const Value other = part(r);
+      for (const auto& [sign, operand] : rest) {
+        const Value other = operand(r);
         r.line = line;
         value = arithmetic(sign, value, other, r.budget);
       }

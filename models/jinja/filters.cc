@@ -46,6 +46,7 @@ Value attribute_at(const Value& value, const Value& path, Budget& budget) {
 void sort_by(std::vector<Value>& items, bool reverse, Budget& budget,
              const std::function<Value(const Value&)>& key_of) {
   std::vector<std::pair<Value, Value>> keyed;
+  keyed.reserve(items.size());
   for (Value& item : items) keyed.emplace_back(key_of(item), std::move(item));
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? less(b.first, a.first, budget) : less(a.first, b.first, budget);

@@ -314,7 +314,7 @@ Value attribute_of(const Value& value, const std::string& name, Budget& budget) 
   if (value.as_dict() != nullptr) {
     const Dict& dict = **value.as_dict();
     if (!dict.is_namespace) {
-      const Value method = bound(
+      Value method = bound(
           dict_methods(), name, value,
           [](const Value& of) -> const Dict& { return **of.as_dict(); }, budget);
       if (!method.is_undefined()) return method;
@@ -383,7 +383,7 @@ std::vector<std::pair<std::string, Value>> global_functions(
   add("range", python_range);
   add("dict", python_dict);
   add("namespace", [&namespaces](const Call& call) {
-    const Value made = python_dict(call);
+    Value made = python_dict(call);
     const auto& dict = *made.as_dict();
     dict->is_namespace = true;
     dict->depth = 1;

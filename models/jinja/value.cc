@@ -159,6 +159,7 @@ Value Value::list(std::vector<Value> items, bool is_tuple) {
   return std::shared_ptr<const List>(std::move(result));
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the elements are moved
 Value Value::dict(std::vector<std::pair<std::string, Value>> items) {
   auto result = std::make_shared<Dict>();
   for (auto& [key, value] : items) {

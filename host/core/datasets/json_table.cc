@@ -156,10 +156,11 @@ void scan_rows(const JsonFile& json, RowRange range, std::vector<Feature>& featu
 
 // The closing quote of the string that opens here; npos if there is none.
 size_t string_end(std::string_view text, size_t at) {
-  for (++at; at < text.size(); ++at) {
+  ++at;
+  while (at < text.size()) {
     at = text.find_first_of("\"\\", at);
     if (at == std::string_view::npos || text[at] == '"') return at;
-    ++at;  // what is escaped
+    at += 2;  // with what is escaped
   }
   return std::string_view::npos;
 }

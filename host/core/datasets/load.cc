@@ -49,6 +49,7 @@ std::vector<TablePtr> json_tables(const Paths& paths, const LoadSettings& settin
   if (features.empty())
     refuse_file(paths.front(), "has no rows, or none with a column", "give one object a line");
   std::vector<TablePtr> tables;
+  tables.reserve(files.size());
   for (JsonFile& file : files) tables.push_back(json_table(std::move(file), features));
   return tables;
 }
@@ -82,6 +83,7 @@ std::vector<TablePtr> csv_tables(const Paths& paths, const LoadSettings& setting
     features = std::move(found);
   }
   std::vector<TablePtr> tables;
+  tables.reserve(files.size());
   for (CsvFile& file : files) tables.push_back(csv_table(std::move(file), features));
   return tables;
 }

@@ -190,6 +190,7 @@ class Concatenated : public Table {
   }
   TablePtr select(const TablePtr&, const std::vector<size_t>& columns) const override {
     std::vector<TablePtr> tables;
+    tables.reserve(tables_.size());
     for (const TablePtr& table : tables_) tables.push_back(table->select(table, columns));
     std::vector<Feature> kept;
     for (const size_t column : columns) kept.push_back(features_[column]);

@@ -68,7 +68,7 @@ std::string plain_etag(std::string etag) {
 
 std::string header_text(const HttpReply& reply, std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    const std::string value = reply.header(name);
+    std::string value = reply.header(name);
     if (!value.empty()) return value;
   }
   return "";

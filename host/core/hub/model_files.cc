@@ -127,7 +127,7 @@ class FileWalk {
       const auto path = module.is_object() ? module.find("path") : module.end();
       if (path == module.end() || !path->is_string()) continue;
       const std::string folder = path->get<std::string>();
-      if (!folder.empty()) obtain_(folder + "/" + kConfigName);
+      if (!folder.empty()) obtain_(fmt::format("{}/{}", folder, kConfigName));
     }
   }
 

@@ -103,7 +103,7 @@ std::string cleaned(std::string token, const std::string& source) {
 std::string token_of(const std::string& home) {
   if (is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return "";
   for (const char* variable : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
-    const std::string token = cleaned(environment_value(variable), variable);
+    std::string token = cleaned(environment_value(variable), variable);
     if (!token.empty()) return token;
   }
   const std::string path = path_of({"HF_TOKEN_PATH"}, (fs::path(home) / "token").string());

@@ -107,9 +107,8 @@ class Value {
   Value(T number) {
     if constexpr (std::is_same_v<T, bool>) {
       held_ = number;
-    } else if constexpr (std::is_floating_point_v<T>) {
-      held_ = static_cast<double>(number);
-    } else if (std::is_signed_v<T> || static_cast<uint64_t>(number) <= uint64_t{INT64_MAX}) {
+    } else if (std::is_integral_v<T> &&
+               (std::is_signed_v<T> || static_cast<uint64_t>(number) <= uint64_t{INT64_MAX})) {
       held_ = static_cast<int64_t>(number);
     } else {
       held_ = static_cast<double>(number);
