@@ -150,6 +150,7 @@ class RenamedView : public Table {
   TablePtr select(const TablePtr&, const std::vector<size_t>& columns) const override {
     std::vector<Feature> kept;
     kept.reserve(columns.size());
+    kept.reserve(columns.size());
     for (const size_t column : columns) kept.push_back(features_[column]);
     return std::make_shared<RenamedView>(table_->select(table_, columns), std::move(kept));
   }
@@ -193,6 +194,7 @@ class Concatenated : public Table {
     tables.reserve(tables_.size());
     for (const TablePtr& table : tables_) tables.push_back(table->select(table, columns));
     std::vector<Feature> kept;
+    kept.reserve(columns.size());
     for (const size_t column : columns) kept.push_back(features_[column]);
     return std::make_shared<Concatenated>(std::move(tables), std::move(kept));
   }
