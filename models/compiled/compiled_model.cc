@@ -30,9 +30,9 @@ namespace {
 using Loader = torch::inductor::AOTIModelPackageLoader;
 using Metadata = std::unordered_map<std::string, std::string>;
 
-std::string first_line(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
-  return text.substr(0, text.find('\n'));
+std::string message_of(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
 }
 
 // A package's library needs libtorch.so by name, which has no code of its own. If LibTorch is built
@@ -138,13 +138,15 @@ CompiledModel::CompiledModel(const std::string& path, const CompiledModelOptions
     package_->loader = std::make_unique<Loader>(
         path, options.name, /*run_single_threaded=*/false, static_cast<size_t>(options.runners),
         static_cast<c10::DeviceIndex>(options.device_index));
-  } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string what = message_of(error);
     const bool unnamed = what.find("Available models:") != std::string::npos;
     throw Error(unnamed ? ErrorCode::kInvalidArgument : ErrorCode::kIo,
                 unnamed ? fmt::format("{} has no model '{}'", path, for_message(options.name))
                         : fmt::format("{} cannot be loaded as a package of AOTInductor: {}", path,
-                                      first_line(error)),
+                                      what.substr(0, what.find('\n'))),
                 {.subject = path,
                  .hint = unnamed ? "pass a name that was given to "
                                    "torch._inductor.package.package_aoti"
