@@ -283,10 +283,13 @@ void OptimizerState::require_addable(const torch::optim::OptimizerParamGroup& gr
     refuse(ErrorCode::kUnsupported, "Adagrad makes its state in its constructor only",
            "make and prepare another optimizer of all parameters");
   }
-  if (group.has_options() && typeid(group.options()) != typeid(optimizer_.defaults())) {
+  if (!group.has_options()) return;
+  const torch::optim::OptimizerOptions& given = group.options();
+  const torch::optim::OptimizerOptions& own = optimizer_.defaults();
+  if (typeid(given) != typeid(own)) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("the group's options are {}, but the optimizer is {}",
-                       c10::demangle(typeid(group.options()).name()), type),
+                       c10::demangle(typeid(given).name()), type),
            "pass the options of this kind of optimizer, or none");
   }
 }

@@ -61,8 +61,9 @@ void ParameterOptimizer::add_param_group(const torch::optim::OptimizerParamGroup
   std::unique_ptr<torch::optim::OptimizerOptions> options = own.clone();
   std::string problem;
   if (group.has_options()) {
-    if (typeid(group.options()) == typeid(own))
-      options = inherit(dynamic_cast<const ParameterOptions&>(group.options()), own);
+    const torch::optim::OptimizerOptions& given = group.options();
+    if (typeid(given) == typeid(own))
+      options = inherit(dynamic_cast<const ParameterOptions&>(given), own);
     else
       problem = "its options are another optimizer's";
   }
