@@ -46,8 +46,10 @@ def write(target):
     names = re.findall(r"(\w+);$", re.search(r"struct Names \{\n(.*?)\};", (here / "rows.h").read_text(),
                                              re.S).group(1), re.M)
     parts = ['#include "rows.h"\n']
+    # References, which lambdas can capture, also with clang.
+    bound = "".join(f"  [[maybe_unused]] auto& {name} = names.{name};\n" for name in names)
     for number, row in code:
-        parts.append(f"static void row_{number}(Names& names) {{\n  auto& [{', '.join(names)}] = names;\n"
+        parts.append(f"static void row_{number}(Names& names) {{\n{bound}"
                      f'#line {number} "{page}"\n  {{ {row} }}\n}}\n')
     table = ",\n".join(f"    {{{number}, row_{number}}}" for number, _ in code)
     parts.append(f"const std::vector<Row>& rows() {{\n  static const std::vector<Row> all = {{\n{table}}};\n"

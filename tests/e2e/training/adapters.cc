@@ -175,10 +175,10 @@ void lora_merges(Accelerator& accelerator) {
   const torch::NoGradGuard no_grad;
   const auto tokens = joined_batch(0, kLoraRows).tokens;
   const auto expected = net->forward(tokens);
-  const auto as_expected = [&] {
+  const auto as_expected = [&, &net = net] {
     return (net->forward(tokens) - expected).abs().max().item<double>() < 1e-10;
   };
-  const auto change = [&](bool merge) {
+  const auto change = [&, &net = net](bool merge) {
     const auto scope = coupler::summon_full_parameters(net);
     merge ? adapter.merge() : adapter.unmerge();
   };

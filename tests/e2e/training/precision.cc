@@ -195,7 +195,7 @@ std::vector<torch::Tensor> trained(Accelerator& accelerator, const Steps& steps)
   auto loader = coupler::data_loader(coupler::TensorDataset(joined(0).first, joined(0).second),
                                      {.batch_size = kExamples / accelerator.world_size()});
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
-  const auto step = [&, &net = net, &opt = opt](const torch::Tensor& loss) {
+  const auto step = [&, &opt = opt](const torch::Tensor& loss) {
     accelerator.backward(loss);
     opt.step();
     opt.zero_grad();
