@@ -12,10 +12,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -28,7 +28,7 @@ namespace coupler {
 namespace {
 
 using Loader = torch::inductor::AOTIModelPackageLoader;
-using Metadata = std::unordered_map<std::string, std::string>;
+using Metadata = std::map<std::string, std::string>;
 
 std::string message_of(const std::exception& error) {
   const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
@@ -115,7 +115,7 @@ size_t count_inputs(const std::vector<std::string>& call_spec, const std::string
 
 struct CompiledModel::Package {
   std::string path;
-  std::map<std::string, std::string> metadata;
+  Metadata metadata;
   std::unique_ptr<Loader> loader;
   at::Device device = at::kCPU;
   size_t inputs = 0;
@@ -131,10 +131,10 @@ CompiledModel::CompiledModel(const std::string& path, const CompiledModelOptions
   provide_libtorch();
   check_inputs_in_packages();
   try {
-    const Metadata metadata = Loader::load_metadata_from_package(path, options.name);
-    check_fits(path, metadata);
+    const auto metadata = Loader::load_metadata_from_package(path, options.name);
     package_->path = path;
     package_->metadata = {metadata.begin(), metadata.end()};
+    check_fits(path, package_->metadata);
     package_->loader = std::make_unique<Loader>(
         path, options.name, /*run_single_threaded=*/false, static_cast<size_t>(options.runners),
         static_cast<c10::DeviceIndex>(options.device_index));
@@ -153,7 +153,7 @@ CompiledModel::CompiledModel(const std::string& path, const CompiledModelOptions
                                  : "write it again with torch._inductor.aoti_compile_and_package"});
   }
   package_->inputs = count_inputs(package_->loader->get_call_spec(), path);
-  const std::string kind = value_of({metadata().begin(), metadata().end()}, "AOTI_DEVICE_KEY");
+  const std::string kind = value_of(package_->metadata, "AOTI_DEVICE_KEY");
   if (!kind.empty()) package_->device = at::Device(kind);
   if (!package_->device.is_cpu() && options.device_index >= 0) {
     package_->device.set_index(static_cast<c10::DeviceIndex>(options.device_index));

@@ -117,7 +117,7 @@ void check_same_save(const std::string& path, const std::vector<int64_t>& saves)
                .hint = "put checkpoint.dir on a file system that all machines share"});
 }
 
-int64_t signature_of(const std::vector<std::set<std::string>>& left_out) {
+int64_t left_out_signature(const std::vector<std::set<std::string>>& left_out) {
   SignatureHash hash;
   for (const std::set<std::string>& names : left_out) {
     hash.add(names.size());
@@ -359,7 +359,7 @@ std::optional<Error> Checkpoints::try_load(const std::string& path) {
       contents.extra() = checkpoint::read_extra(manifest, path);
       call_hooks(load_hooks, contents, state);
       checkpoint::check_fits(state, manifest, path);
-      return signature_of(state.left_out);
+      return left_out_signature(state.left_out);
     }));
     on_all_ranks([&] {
       checkpoint::restore(state, manifest, path);

@@ -60,7 +60,7 @@ WeightSource source_of(const std::map<std::string, at::Tensor>& state_dict) {
 }
 
 // What ranks compare: the tensors' descriptions and, with `values`, their bytes.
-int64_t signature_of(const WeightSource& source, bool values) {
+int64_t source_signature(const WeightSource& source, bool values) {
   SignatureHash hash;
   for (const WeightTensor& tensor : source.tensors) {
     hash.add(tensor.name);
@@ -112,7 +112,7 @@ std::vector<std::shared_ptr<const void>> guards_of(const std::vector<LoadedRange
 }
 
 template <class Action>
-std::optional<Error> problem_of(const Action& action) {
+std::optional<Error> load_problem(const Action& action) {
   try {
     action();
   } catch (const Error& error) {
@@ -138,7 +138,7 @@ void Accelerator::load_model_of(const detail::ModelRef& reference, const std::st
   std::vector<LoadedRange> ranges;
   int64_t signature = 0;
   std::vector<std::shared_ptr<const void>> guards;
-  std::optional<Error> problem = problem_of([&] {
+  std::optional<Error> problem = load_problem([&] {
     source = state_dict != nullptr ? source_of(*state_dict) : weights::open_weights(where, {});
     if (options.rename) big_model::apply_names(options.rename, source, where);
     ranges = ranges_of(strategy,
@@ -146,13 +146,13 @@ void Accelerator::load_model_of(const detail::ModelRef& reference, const std::st
     guards = guards_of(ranges);
     for (const LoadedRange& range : ranges)
       big_model::check_range(*range.from, range.begin, range.values.numel());
-    signature = signature_of(source, state_dict != nullptr);
+    signature = source_signature(source, state_dict != nullptr);
   });
   require_same(
       check_consistency(*impl_->comm,
                         {.operation = "load_model", .number = signature, .problem = problem}),
       where);
-  problem = problem_of([&] {
+  problem = load_problem([&] {
     for (const LoadedRange& range : ranges) {
       const residency::InUse in_memory(range.values, residency::InUse::Access::kWrite);
       big_model::copy_range(*range.from, range.begin, range.values);

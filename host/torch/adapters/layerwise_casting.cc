@@ -100,7 +100,7 @@ struct CastChoice {
 
 using Parts = std::vector<std::pair<std::string, std::regex>>;
 
-Parts parts_of(const LayerwiseCastingOptions& options) {
+Parts skipped_parts(const LayerwiseCastingOptions& options) {
   Parts result;
   for (const std::string& pattern : options.skip_modules_pattern) {
     try {
@@ -184,7 +184,7 @@ LayerwiseCasting attach_layerwise_casting(torch::nn::Module& model,
                                           const LayerwiseCastingOptions& options) {
   check_dtypes(options);
   CastChoice choice;
-  choose(model, "", /*skipped=*/false, parts_of(options), options, choice);
+  choose(model, "", /*skipped=*/false, skipped_parts(options), options, choice);
   std::set<const void*> seen = choice.kept;
   std::erase_if(choice.cast, [&](const auto& item) {
     return !seen.insert(item.second.unsafeGetTensorImpl()).second;

@@ -20,7 +20,7 @@ using Values = std::map<std::string, torch::Tensor>;
 constexpr int64_t kWeightRows = 24;  // divisible by world sizes 1 to 4
 
 // All names, those of tied tensors included.
-Values values_of(torch::nn::Module& module) {
+Values weight_values(torch::nn::Module& module) {
   Values values;
   for (const auto& item : module.named_parameters())
     values[item.key()] = item.value().detach().clone();
@@ -52,7 +52,7 @@ struct Source {
     accelerator.free_memory();
     torch::manual_seed(21);
     Net plain(/*mixed=*/true);
-    values = values_of(*plain);
+    values = weight_values(*plain);
     accelerator.save(*plain, folder + "/one.safetensors");
     auto net = accelerator.prepare(plain);
     accelerator.save_model(net, folder + "/shards", {.max_shard_size = "200B"});
@@ -68,7 +68,7 @@ void models_load_weights(Accelerator& accelerator) {
   const Source source(accelerator, folder.path());
   torch::manual_seed(22);
   Net model(/*mixed=*/true), reference(/*mixed=*/true);
-  const Values other = values_of(*reference);
+  const Values other = weight_values(*reference);
   for (auto& item : reference->named_parameters())
     item.value().set_data(source.values.at(item.key()).clone());
   torch::optim::AdamW optimizer(trainable(model), 1e-2), theirs(trainable(reference), 1e-2);
@@ -191,7 +191,7 @@ void weights_are_saved_in_16_bits(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   torch::manual_seed(23);
   Net model(/*mixed=*/true);
-  const Values expected = values_of(*model);
+  const Values expected = weight_values(*model);
   auto net = accelerator.prepare(model);
   accelerator.save_model(net, folder.path(), {.max_shard_size = "160B", .dtype = torch::kHalf});
   size_t tensors = 0;
@@ -229,7 +229,7 @@ void weights_under_bf16(Accelerator& accelerator) {
   const SharedFolder folder(accelerator);
   torch::manual_seed(24);
   torch::nn::Linear plain(6, 5), other(6, 5);
-  const Values first = values_of(*plain), second = values_of(*other);
+  const Values first = weight_values(*plain), second = weight_values(*other);
   torch::optim::SGD optimizer(plain->parameters(), 0.1);
   auto [net, opt] = accelerator.prepare(plain, optimizer);
   const torch::Tensor x = torch::randn({4, 6});

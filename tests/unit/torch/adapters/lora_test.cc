@@ -65,7 +65,7 @@ LoraOptions all_layers() {
 }
 
 // B as after training: random.
-void fill(const LoraAdapter& adapter) {
+void fill_products(const LoraAdapter& adapter) {
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& parameter : adapter.parameters()) parameter.normal_(0, 0.3);
 }
@@ -103,7 +103,7 @@ TEST(Lora, EveryWayToCallALayer_ComputesTheFormula) {
   const at::Tensor before = model->forward(input());
   const LoraAdapter adapter = lora(model, all_layers());
   EXPECT_TRUE(model->forward(input()).equal(before));  // B is 0
-  fill(adapter);
+  fill_products(adapter);
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{4, 2, 5}, std::vector<int64_t>{6, 5}, std::vector<int64_t>{5}}) {
     const at::Tensor x = input(sizes).requires_grad_(true);
@@ -123,7 +123,7 @@ TEST(Lora, EveryWayToCallALayer_ComputesTheFormula) {
 TEST(Lora, OtherThreadsAndRecomputedParts_UseIt) {
   Layers model = layers();
   const LoraAdapter adapter = lora(model, all_layers());
-  fill(adapter);
+  fill_products(adapter);
   const at::Tensor x = input().requires_grad_(true);
   const at::Tensor output = model->forward(x);
   const auto expected = gradients_of(output, adapter, x);
@@ -144,7 +144,7 @@ TEST(Lora, OtherThreadsAndRecomputedParts_UseIt) {
 TEST(Lora, SecondDerivative_IsTheFormulas) {
   Layers model = layers();
   const LoraAdapter adapter = lora(model, all_layers());
-  fill(adapter);
+  fill_products(adapter);
   const auto second = [&](const std::function<at::Tensor(const at::Tensor&)>& compute) {
     const at::Tensor x = input().requires_grad_(true);
     const auto first = torch::autograd::grad({compute(x).square().sum()}, {x}, {}, true, true);
@@ -195,7 +195,7 @@ TEST(Lora, OnlyAdaptersAreTrained_AndHoldOptimizerState) {
 TEST(Lora, ModuleTo_KeepsIt) {
   Layers model = layers();
   const LoraAdapter adapter = lora(model, all_layers());
-  fill(adapter);
+  fill_products(adapter);
   const at::Tensor expected = model->forward(input());
   model->to(torch::kFloat);
   const at::Tensor output = model->forward(input().to(torch::kFloat));
@@ -213,7 +213,7 @@ TEST(Lora, NarrowBaseAndAutocast_ComputeInTheTypesOfPeft) {
   const LoraAdapter adapter = lora(model, options);
   for (const at::Tensor& parameter : adapter.parameters())
     EXPECT_EQ(parameter.scalar_type(), torch::kFloat);
-  fill(adapter);
+  fill_products(adapter);
   const at::Tensor x = input().to(torch::kBFloat16);
   const at::Tensor base = torch::linear(x, model->in->weight.detach().clone());
   const auto p = adapter.parameters();
@@ -227,7 +227,7 @@ TEST(Lora, NarrowBaseAndAutocast_ComputeInTheTypesOfPeft) {
   Layers whole = layers();
   whole->to(torch::kFloat);
   const LoraAdapter of_whole = lora(whole, options);
-  fill(of_whole);
+  fill_products(of_whole);
   const AutocastScope scope(AutocastSettings{torch::kCPU, torch::kBFloat16});
   const at::Tensor mixed = whole->in->forward(input().to(torch::kFloat));
   EXPECT_EQ(mixed.scalar_type(), torch::kBFloat16);
@@ -241,7 +241,7 @@ TEST(Lora, Dropout_IsInTrainingModeOnly) {
   options.dropout = 0.5;
   model->eval();
   const LoraAdapter adapter = lora(model, options);
-  fill(adapter);
+  fill_products(adapter);
   const at::Tensor expected = written_out(model, adapter, 2.0 / 3, input());
   EXPECT_TRUE(model->forward(input()).allclose(expected, 1e-10, 1e-10));
   model->train();
@@ -255,7 +255,7 @@ TEST(Lora, Rslora_DividesByTheRoot) {
   LoraOptions options = all_layers();
   options.rslora = true;
   const LoraAdapter adapter = lora(model, options);
-  fill(adapter);
+  fill_products(adapter);
   const at::Tensor expected = written_out(model, adapter, 2 / std::sqrt(3.0), input());
   EXPECT_TRUE(model->forward(input()).allclose(expected, 1e-10, 1e-10));
 }
@@ -264,7 +264,7 @@ TEST(Lora, MergeUnmergeDisableRemove_GiveTheSameOutputs) {
   Layers model = layers();
   const at::Tensor without = model->forward(input());
   const LoraAdapter adapter = lora(model, all_layers());
-  fill(adapter);
+  fill_products(adapter);
   const at::Tensor with = model->forward(input());
   const auto same = [&](const at::Tensor& expected) {
     return model->forward(input()).allclose(expected, 1e-10, 1e-10);
@@ -283,7 +283,7 @@ TEST(Lora, MergeUnmergeDisableRemove_GiveTheSameOutputs) {
   EXPECT_TRUE(adapter.layers().empty());
   // A layer may get another one.
   const LoraAdapter next = lora(model, all_layers());
-  fill(next);
+  fill_products(next);
   next.merge_and_unload();
   EXPECT_FALSE(same(without));
 }
@@ -293,7 +293,7 @@ TEST(Lora, ProductsLiveWithTheModel) {
   at::Tensor with;
   {
     const LoraAdapter adapter = lora(model, all_layers());
-    fill(adapter);
+    fill_products(adapter);
     with = model->forward(input());
   }
   EXPECT_TRUE(model->forward(input()).equal(with));
@@ -329,7 +329,7 @@ TEST(Lora, AttentionsOutput_IsAdapted_ThoughItsForwardIsNotCalled) {
   const at::Tensor x = at::randn({3, 1, 8});
   const LoraAdapter adapter = lora(attention, {.rank = 2, .target_modules = {"out_proj"}});
   const at::Tensor before = std::get<0>(attention->forward(x, x, x));
-  fill(adapter);
+  fill_products(adapter);
   const at::Tensor after = std::get<0>(attention->forward(x, x, x));
   EXPECT_FALSE(after.allclose(before));
   adapter.merge();
