@@ -19,8 +19,7 @@ function(coupler_batch target)
       continue()
     endif()
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${base} NORMALIZE)
-    # Generated sources follow their own rules: those of docs' pages keep the pages' names.
-    cmake_path(IS_PREFIX PROJECT_BINARY_DIR ${source} alone)
+    set(alone OFF)
     foreach(property COMPILE_OPTIONS COMPILE_DEFINITIONS SKIP_PRECOMPILE_HEADERS
                      SKIP_UNITY_BUILD_INCLUSION)
       get_source_file_property(value ${source} TARGET_DIRECTORY ${target} ${property})

@@ -7,17 +7,6 @@ option(COUPLER_PRECOMPILE "Compile LibTorch's headers once for all sources; take
 if(COUPLER_PRECOMPILE)
   # An object compiled with -fPIE cannot use a header compiled with -fPIC; use one for all.
   set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})
-  # Nor, since GCC 13, can code compiled with -O1 use a header compiled with -O2, which sets these; set
-  # them for all.
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-    include(CheckCXXCompilerFlag)
-    foreach(option vzeroupper unroll-only-small-loops)
-      check_cxx_compiler_flag(-m${option} COUPLER_HAS_${option})
-      if(COUPLER_HAS_${option})
-        add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-m${option}>)
-      endif()
-    endforeach()
-  endif()
 endif()
 
 # name: an object library that compiles folder's precompiled.h for other targets.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fragments.h"
+#include "fragments.inc"  // fragments()
 
 torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch) {
   return torch::mse_loss(net->forward(batch.data), batch.target);

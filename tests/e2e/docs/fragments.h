@@ -64,7 +64,6 @@ struct Fragment {
   void (*run)(Names&);
   std::string prints;  // the output that the page shows; "" if none
 };
-const std::vector<Fragment>& fragments();
 
 // Defined by programs that run fragments.
 torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch);

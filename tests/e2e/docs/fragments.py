@@ -1,6 +1,6 @@
-"""Writes a C++ file, so that the code in the pages is compiled: each C++ block that blocks.toml calls a
-fragment in its own function, and each that it calls members in a struct. fragments.h declares the names
-that the blocks assume.
+"""Writes C++ for big_models_page.cc to include, so that the code in the pages is compiled: each C++ block
+that blocks.toml calls a fragment in its own function, and each that it calls members in a struct.
+fragments.h declares the names that the blocks assume.
 
     fragments.py SOURCE_DIR FILE
 """
@@ -16,7 +16,8 @@ NAMES = re.findall(r"(\w+);$", re.search(r"struct Names \{\n(.*?)\};", (
     pathlib.Path(__file__).parent / "fragments.h").read_text(), re.S).group(1), re.M)
 # No structured binding: in clang before version 16 lambdas cannot capture one.
 USED_NAMES = "".join(f"  [[maybe_unused]] auto& {name} = names.{name};\n" for name in NAMES)
-parts = ['#include "fragments.h"\n']
+# They may have variables that they do not use.
+parts = ["#pragma GCC system_header\n"]
 table = []
 for page in pages_of(root):
     for block, way in ways_of(page, root):
@@ -33,7 +34,7 @@ for page in pages_of(root):
 if not table:
     sys.exit("blocks.toml has no fragment")
 rows = ",\n".join(f"    {{{', '.join(row)}}}" for row in table)
-parts.append("const std::vector<Fragment>& fragments() {\n  static const std::vector<Fragment> all = {\n"
+parts.append("static const std::vector<Fragment>& fragments() {\n  static const std::vector<Fragment> all = {\n"
              f"{rows}}};\n  return all;\n}}\n")
 text = "\n".join(parts)
 # An unchanged file is not compiled again.

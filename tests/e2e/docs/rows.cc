@@ -7,6 +7,8 @@
 #include <exception>
 #include <filesystem>
 
+#include "names_rows.inc"  // rows()
+
 namespace {
 
 coupler::TensorDataset ten_examples() {

@@ -84,4 +84,3 @@ struct Row {
   int line;  // of the page
   void (*run)(Names&);
 };
-const std::vector<Row>& rows();

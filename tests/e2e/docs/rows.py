@@ -1,7 +1,7 @@
 """The rows of the section "Every name" of docs/from-accelerate.md: each has code, a key of the TOML file,
 a command of coupler, or "differently" or "no" with how or why. check_names.py reads the first column.
 
-    rows.py PAGE FILE               writes the code as C++, one function for each row; rows.h declares the names
+    rows.py PAGE FILE               writes the code as C++, one function for each row, for rows.cc to include
     rows.py PAGE --program COUPLER  tries the keys and commands
 """
 import pathlib
@@ -45,14 +45,14 @@ def write(target):
     here = pathlib.Path(__file__).parent
     names = re.findall(r"(\w+);$", re.search(r"struct Names \{\n(.*?)\};", (here / "rows.h").read_text(),
                                              re.S).group(1), re.M)
-    parts = ['#include "rows.h"\n']
+    parts = []
     # References, which lambdas can capture, also with clang.
     bound = "".join(f"  [[maybe_unused]] auto& {name} = names.{name};\n" for name in names)
     for number, row in code:
         parts.append(f"static void row_{number}(Names& names) {{\n{bound}"
                      f'#line {number} "{page}"\n  {{ {row} }}\n}}\n')
     table = ",\n".join(f"    {{{number}, row_{number}}}" for number, _ in code)
-    parts.append(f"const std::vector<Row>& rows() {{\n  static const std::vector<Row> all = {{\n{table}}};\n"
+    parts.append(f"static const std::vector<Row>& rows() {{\n  static const std::vector<Row> all = {{\n{table}}};\n"
                  "  return all;\n}\n")
     pathlib.Path(target).write_text("\n".join(parts))
 

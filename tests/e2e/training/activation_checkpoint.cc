@@ -29,13 +29,14 @@ struct StackImpl : torch::nn::Module {
   }
   // how: 0: no parts; 1: each block is a part; 2: the first two are a part with nested parts
   torch::Tensor forward(torch::Tensor x, int how) {
-    const auto apply = [&](size_t i, const torch::Tensor& in) {
+    // Copies: backward calls them again, when the variables of this call are gone.
+    const auto apply = [this](size_t i, const torch::Tensor& in) {
       return blocks[i]->as<Block>()->forward(in);
     };
     size_t next = 0;
     if (how == 2) {
       x = coupler::activation_checkpoint(
-          [&](const torch::Tensor& in) {
+          [apply](const torch::Tensor& in) {
             torch::Tensor y = in;
             for (size_t i = 0; i < 2; ++i) y = coupler::activation_checkpoint(apply, i, y);
             return y;

@@ -65,6 +65,7 @@ std::vector<Check> accumulation_checks();
 std::vector<Check> behavior_checks();
 std::vector<Check> step_argument_checks();
 std::vector<Check> comm_hook_checks();
+std::vector<Check> communication_checks();
 std::vector<Check> process_checks();
 std::vector<Check> collectives_checks();
 std::vector<Check> metrics_checks();

@@ -6,7 +6,7 @@
 
 namespace {
 
-struct Output {
+struct Predictions {
   torch::Tensor loss;
   std::vector<torch::Tensor> states;
 };
@@ -27,9 +27,9 @@ void from_json(const nlohmann::json& json, Summary& summary) {
 }  // namespace
 
 template <>
-struct coupler::NestedFields<Output> {
-  static constexpr auto fields =
-      std::make_tuple(nested_field("loss", &Output::loss), nested_field("states", &Output::states));
+struct coupler::NestedFields<Predictions> {
+  static constexpr auto fields = std::make_tuple(nested_field("loss", &Predictions::loss),
+                                                 nested_field("states", &Predictions::states));
 };
 
 namespace {
@@ -73,9 +73,10 @@ void nested_gather(Accelerator& accelerator) {
 void nested_reduce_and_broadcast(Accelerator& accelerator) {
   const int world_size = accelerator.world_size(), rank = accelerator.rank();
   const double mine = 1 + rank, sum = world_size * (world_size + 1) / 2.0;
-  const Output value = {torch::tensor(mine),
-                        {torch::full({2, 2}, mine, torch::kFloat).t(), torch::full({3}, 1 + rank)}};
-  const Output added = accelerator.reduce(value);
+  const Predictions value = {
+      torch::tensor(mine),
+      {torch::full({2, 2}, mine, torch::kFloat).t(), torch::full({3}, 1 + rank)}};
+  const Predictions added = accelerator.reduce(value);
   EXPECT(added.loss.dim() == 0 && added.loss.item<double>() == sum, "nested sum");
   EXPECT(torch::equal(added.states[1], torch::full({3}, world_size * (world_size + 1) / 2)),
          "integer sum");
@@ -92,7 +93,7 @@ void nested_reduce_and_broadcast(Accelerator& accelerator) {
          "the sum of bools is not a logical or");
   EXPECT(accelerator.reduce(torch::ones({0})).numel() == 0, "reduce of an empty tensor");
 
-  const std::pair<Output, torch::data::Example<>> both = {
+  const std::pair<Predictions, torch::data::Example<>> both = {
       value, {torch::full({2}, rank, torch::kBool), torch::full({70000}, rank)}};
   const auto sent = accelerator.broadcast(both, world_size - 1);
   EXPECT(sent.first.loss.item<double>() == world_size &&

@@ -13,7 +13,7 @@ namespace {
 
 using coupler::Accelerator;
 
-constexpr int64_t kRows = 48;  // of all ranks; divisible by world sizes 1 to 4
+constexpr int64_t kTowerRows = 48;  // of all ranks; divisible by world sizes 1 to 4
 
 struct TowerImpl : torch::nn::Module {
   TowerImpl()
@@ -36,9 +36,9 @@ struct Sample {
 Sample sample(int step, int rank, int world_size) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(500 + step % 8));
   auto map_generator = at::detail::createCPUGenerator(7);
-  const auto data = torch::randn({kRows, 20}, generator);
+  const auto data = torch::randn({kTowerRows, 20}, generator);
   const auto target = torch::mm(data, torch::randn({20, 5}, map_generator)).argmax(1);
-  const int64_t rows = kRows / world_size;
+  const int64_t rows = kTowerRows / world_size;
   return {data.narrow(0, rank * rows, rows), target.narrow(0, rank * rows, rows)};
 }
 
@@ -53,7 +53,7 @@ Tower make_tower() {
 
 using Values = std::map<std::string, torch::Tensor>;
 
-Values values_of(Accelerator& accelerator, Tower& net) {
+Values tower_values(Accelerator& accelerator, Tower& net) {
   const torch::NoGradGuard no_grad;
   Values values;
   accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
@@ -63,7 +63,7 @@ Values values_of(Accelerator& accelerator, Tower& net) {
 }
 
 void expect_equal_ranks(Accelerator& accelerator, Tower& net) {
-  for (const auto& [name, value] : values_of(accelerator, net)) {
+  for (const auto& [name, value] : tower_values(accelerator, net)) {
     expect_same_everywhere(accelerator, value, name);
   }
 }
@@ -76,12 +76,12 @@ double loss_of_all(Tower& net) {
   return sum / 8;
 }
 
-constexpr int kSteps = 120;
+constexpr int kLearningSteps = 120;
 
-double plain_loss() {
+double uncompressed_loss() {
   Tower net = make_tower();
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(3e-3));
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kLearningSteps; ++step) {
     optimizer.zero_grad();
     loss_of(net, sample(step, 0, 1)).backward();
     optimizer.step();
@@ -100,16 +100,16 @@ void train(Accelerator& accelerator, Net& net, Optimizer& opt, int from, int to)
 }
 
 // Learns as training without compression does, and ranks stay equal.
-void learns(Accelerator& accelerator) {
+void tower_learns(Accelerator& accelerator) {
   Tower model = make_tower();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
   auto [net, opt] = accelerator.prepare(model, optimizer);
-  train(accelerator, net, opt, 0, kSteps);
+  train(accelerator, net, opt, 0, kLearningSteps);
   expect_equal_ranks(accelerator, net);
   Tower copy = make_tower();
   {
     const torch::NoGradGuard no_grad;
-    for (const auto& [name, value] : values_of(accelerator, net)) {
+    for (const auto& [name, value] : tower_values(accelerator, net)) {
       copy->named_parameters()[name].copy_(value);
     }
   }
@@ -117,7 +117,7 @@ void learns(Accelerator& accelerator) {
     Tower fresh = make_tower();
     return loss_of_all(fresh);
   }();
-  const double ours = loss_of_all(copy), plain = plain_loss();
+  const double ours = loss_of_all(copy), plain = uncompressed_loss();
   EXPECT(ours < 0.5 * start, "the loss is " + std::to_string(ours) + " from " +
                                  std::to_string(start) + ", without compression " +
                                  std::to_string(plain));
@@ -134,10 +134,10 @@ void goes_on(Accelerator& accelerator) {
   train(accelerator, net, opt, 0, 7);
   const std::string path = accelerator.save_state(folder.path());
   train(accelerator, net, opt, 7, 15);
-  const Values expected = values_of(accelerator, net);
+  const Values expected = tower_values(accelerator, net);
   accelerator.load_state(path);
   train(accelerator, net, opt, 7, 15);
-  for (const auto& [name, value] : values_of(accelerator, net)) {
+  for (const auto& [name, value] : tower_values(accelerator, net)) {
     EXPECT(torch::equal(value, expected.at(name)), name + " differs after resuming");
   }
 }
@@ -342,8 +342,8 @@ void refused(Accelerator& accelerator) {
 
 }  // namespace
 
-std::vector<Check> all_checks() {
-  return {{"learns", learns, true},
+std::vector<Check> communication_checks() {
+  return {{"learns", tower_learns, true},
           {"goes_on", goes_on, true},
           {"local_sgd", local_sgd, true},
           {"scope_of_local_sgd", local_sgd_scope, true},

@@ -1,15 +1,12 @@
-// gather_for_metrics over real loaders: an epoch has every sample of the dataset once.
+// gather_for_metrics over real loaders: an epoch has every sample of the dataset once. Runs the
+// code in docs/collectives.md, too, compiled from the page.
 #include <coupler/coupler.h>
 #include <coupler/objects.h>
 
 #include <optional>
 
 #include "check.h"
-
-// Defined in docs/collectives.md.
-double accuracy(coupler::Accelerator& accelerator, torch::nn::Sequential& net,
-                coupler::DataLoader<coupler::TensorDataset>& batches);
-void collect(coupler::Accelerator& accelerator, const std::vector<std::string>& captions);
+#include "collectives_page.h"
 
 namespace {
 

@@ -60,12 +60,26 @@ std::vector<Check> sync_batch_norm_checks() {
 
 std::vector<Check> all_checks() {
   std::vector<Check> result;
-  for (const auto& list :
-       {parity_checks(), accumulation_checks(), behavior_checks(), step_argument_checks(),
-        collectives_checks(), metrics_checks(), process_checks(), sync_batch_norm_checks(),
-        loader_checks(), precision_checks(), scheduler_checks(), sample_checks(),
-        activation_checkpoint_checks(), weight_checks(), checkpoint_checks(), in_backward_checks(),
-        big_model_checks(), comm_hook_checks(), adapter_checks()}) {
+  for (const auto& list : {parity_checks(),
+                           accumulation_checks(),
+                           behavior_checks(),
+                           step_argument_checks(),
+                           collectives_checks(),
+                           metrics_checks(),
+                           process_checks(),
+                           sync_batch_norm_checks(),
+                           loader_checks(),
+                           precision_checks(),
+                           scheduler_checks(),
+                           sample_checks(),
+                           activation_checkpoint_checks(),
+                           weight_checks(),
+                           checkpoint_checks(),
+                           in_backward_checks(),
+                           big_model_checks(),
+                           comm_hook_checks(),
+                           communication_checks(),
+                           adapter_checks()}) {
     result.insert(result.end(), list.begin(), list.end());
   }
   return result;
