@@ -348,5 +348,5 @@ std::vector<Check> communication_checks() {
           {"local_sgd", local_sgd, true},
           {"scope_of_local_sgd", local_sgd_scope, true},
           {"scope_is_refused", local_sgd_scope_refused, true},
-          {"refused", refused, true}};
+          {"prepare_is_refused", refused, true}};
 }
