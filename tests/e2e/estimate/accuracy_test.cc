@@ -70,21 +70,18 @@ TEST(FastEstimateAccuracy, ThreeConfigurations_AreWithinATenth) {
   expect_estimate_within_a_tenth({"fsdp shard_grad_op", fsdp("shard_grad_op")});
 }
 
-TEST(FullEstimateAccuracy, FifteenConfigurations_AreWithinATenth) {
+TEST(FullEstimateAccuracy, TheOtherTwelve_AreWithinATenth) {
   for (const Configuration& configuration : std::vector<Configuration>{
-           {"replicate", kReplicate},
            {"replicate, bf16", with(kReplicate, kHalf)},
            {"replicate, checkpointing", with(kReplicate, kCheckpointing)},
            {"replicate, int8", with(kReplicate, {"communication.gradients=int8"})},
            {"replicate, powersgd", with(kReplicate, {"communication.gradients=powersgd"})},
            {"fsdp full_shard, int8", with(fsdp("full_shard"), {"communication.gradients=int8"})},
            {"ZeRO 1", zero(1)},
-           {"ZeRO 2", zero(2)},
            {"ZeRO 2, bf16", with(zero(2), kHalf)},
            {"ZeRO 3", zero(3)},
            {"fsdp full_shard", fsdp("full_shard")},
            {"fsdp full_shard, checkpointing", with(fsdp("full_shard"), kCheckpointing)},
-           {"fsdp shard_grad_op", fsdp("shard_grad_op")},
            {"ZeRO 3, optimizer on disk", with(zero(3), on_disk("offload_optimizer"))},
            {"ZeRO 3, all on disk",
             with(with(zero(3), on_disk("offload_optimizer")), on_disk("offload_param"))},
