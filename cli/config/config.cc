@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -29,9 +30,11 @@
 #include "cli/import/config_update.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
+#include "comm/raw_communicator.h"
 #include "config/schema.h"
 #include "config/value.h"
 #include "estimate/settings.h"
+#include "plugin/plugin.h"
 
 namespace coupler::cli {
 
@@ -152,6 +155,42 @@ void refuse_foreign(const Arguments& arguments, const std::string& path, const s
                    fmt::format("convert it: coupler config import {}", path));
 }
 
+// The backend whose options are in the table [backend.NAME]. A path in backend.use does not say
+// which table is that plugin's.
+plugin::Plugin plugin_of_table(const std::string& name, config::BackendConfig backend) {
+  if (backend.use.find('/') != std::string::npos) {
+    plugin::Plugin used = plugin::Plugin::load(backend);
+    if (used.name() == name) return used;
+  }
+  if (backend.use != name) backend.sha256.clear();  // which is another file's
+  backend.use = name;
+  return plugin::Plugin::load(backend);
+}
+
+// Only a plugin knows the keys of its table. Throws Error(kConfig) for one that it does not have.
+// Returns a sentence for each table whose plugin cannot be loaded.
+std::vector<std::string> check_backend_tables(const config::BackendConfig& backend) {
+  std::vector<std::string> unchecked;
+  for (const auto& [name, options] : backend.options) {
+    std::optional<plugin::Plugin> plugin;
+    try {
+      plugin = plugin_of_table(name, backend);
+    } catch (const Error& error) {
+      const ErrorDetail& detail = error.detail();
+      const bool not_found = detail.subject == "backend.use";
+      unchecked.push_back(fmt::format(
+          "the keys of [backend.{}] were not checked: {}; {}", name,
+          one_line(without_hint(error.what())),
+          not_found ? "install the plugin, or correct or remove the table" : detail.hint));
+      continue;
+    }
+    const bool wraps = plugin->can(DB_CAP_NEEDS_BASE);
+    if (wraps) comm::base_option(name, backend);  // throws if it has the wrong type
+    const comm::PluginOptions checked(plugin->table(), backend, wraps ? "base" : "");
+  }
+  return unchecked;
+}
+
 int update_file(const Arguments& arguments) {
   const std::string named = arguments.value("--config_file", "train.toml");
   const std::string path = arguments.place(0, named);
@@ -161,15 +200,25 @@ int update_file(const Arguments& arguments) {
   const std::string text = read_input(path, "name the file: coupler config update FILE");
   refuse_foreign(arguments, path, text);
   const UpdatedConfig updated = update_config(text, path, renamed_keys());
+  std::vector<std::string> unchecked;
+  const auto check_tables = [&](const config::Config& config) {
+    unchecked = check_backend_tables(config.backend);
+  };
+  // Both throw for a key of no version.
   if (updated.changes.empty()) {
-    // Throws for a key of no version.
-    config::load_config({.file = path, .environment = kNoVariables});
-    std::printf("%s has today's form; nothing was changed.\n", path.c_str());
-    return 0;
+    check_tables(config::load_config({.file = path, .environment = kNoVariables}));
+  } else {
+    write_config(path, updated.text, /*force=*/true, check_tables);
   }
-  write_config(path, updated.text, /*force=*/true);
+  for (const std::string& sentence : unchecked)
+    std::printf("%s: %s\n", path.c_str(), sentence.c_str());
   for (const std::string& change : updated.changes) std::printf("%s\n", change.c_str());
-  std::printf("Updated %s.\n", path.c_str());
+  if (!updated.changes.empty()) {
+    std::printf("Updated %s.\n", path.c_str());
+  } else {
+    std::printf("%s has today's form%s; nothing was changed.\n", path.c_str(),
+                unchecked.empty() ? "" : ", apart from the keys that were not checked");
+  }
   return 0;
 }
 
@@ -237,7 +286,8 @@ Command config_command() {
            {.name = "update",
             .summary =
                 "give the keys of FILE (default: ./train.toml) that were renamed their names "
-                "of today, and list them; values and comments stay",
+                "of today, and list them; values and comments stay. Refuses unknown keys, those "
+                "of backends, too",
             .forms = {"[FILE]"},
             .options = {{"--config_file FILE", "the same as FILE"}},
             .run = update_file},

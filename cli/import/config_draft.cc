@@ -54,13 +54,15 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// Throws load_config's error about the unfinished file, with its final name.
-void require_right(const std::string& unfinished, const std::string& name) {
+// Throws an error of load_config or accept about the unfinished file, with its final name.
+void require_right(const std::string& unfinished, const std::string& name,
+                   const std::function<void(const config::Config&)>& accept) {
   config::ConfigRequest request;
   request.file = unfinished;
   request.environment = kNoVariables;
   try {
-    config::load_config(request);
+    const config::Config config = config::load_config(request);
+    if (accept) accept(config);
   } catch (const Error& error) {
     const std::string& hint = error.detail().hint;
     std::string message = without_hint(error.what());
@@ -135,14 +137,15 @@ void require_writable(const std::string& path, bool force) {
                 {.subject = path, .hint = "name a file in another folder with --output"});
 }
 
-void write_config(const std::string& path, const std::string& text, bool force) {
+void write_config(const std::string& path, const std::string& text, bool force,
+                  const std::function<void(const config::Config&)>& accept) {
   require_writable(path, force);
   std::error_code ignored;
   const std::string target = target_of(path);
   const std::string unfinished = fmt::format("{}.{}.unfinished", target, getpid());
   try {
     replace_file(unfinished, text);
-    require_right(unfinished, path);
+    require_right(unfinished, path, accept);
     const fs::file_status old = fs::status(target, ignored);
     if (fs::exists(old)) fs::permissions(unfinished, old.permissions(), ignored);
     rename_durably(unfinished, target);

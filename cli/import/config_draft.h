@@ -2,6 +2,7 @@
 // are set, and its TOML file. Single-threaded.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,9 +39,11 @@ class ConfigDraft {
 // its folder is not writable.
 void require_writable(const std::string& path, bool force);
 
-// Writes text to a new file (or, with force, replaces one) after load_config has accepted it: the
-// file is complete and valid, or not written. If the path is a link, its target is replaced. A
-// replaced file keeps its mode. Throws as require_writable() and load_config().
-void write_config(const std::string& path, const std::string& text, bool force);
+// Writes text to a new file (or, with force, replaces one) after load_config, and then `accept` if
+// given, have accepted it: the file is complete and valid, or not written. If the path is a link,
+// its target is replaced. A replaced file keeps its mode. Throws as require_writable(),
+// load_config() and accept().
+void write_config(const std::string& path, const std::string& text, bool force,
+                  const std::function<void(const config::Config&)>& accept = {});
 
 }  // namespace coupler::cli

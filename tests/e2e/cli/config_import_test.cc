@@ -349,5 +349,59 @@ TEST(ConfigUpdate, OfWhatIsNotOurs_IsRefused_WithTheRemedy) {
                   "name two files"));
 }
 
+TEST(ConfigUpdate, OfUnknownKeysOfABackend_IsRefused_NamingThemAndWhatThereIs) {
+  const Workplace here;
+  const std::string gloo = COUPLER_BINARY_DIR "/lib/coupler/libcoupler_gloo_cpu.so";
+  for (const auto& [text, words] :
+       {std::pair<std::string, std::string>{
+            "[backend]\nuse = \"fsdp\"\n[backend.fsdp]\nbase = \"gloo_cpu\"\nno_such = 1\n",
+            "a.toml:5:1: backend.fsdp.no_such: the backend 'fsdp' has no such option; it has: "},
+        // Also a table that no job uses, and one whose backend a path names.
+        {"[backend.fsdp]\nno_such = 1\n", "a.toml:2:1: backend.fsdp.no_such: "},
+        {"backend.use = \"" + gloo + "\"\nbackend.gloo_cpu.no_such = 1\n",
+         "a.toml:2:18: backend.gloo_cpu.no_such: "},
+        {"[backend.single]\nno_such = 1\n", "it has no options"},
+        {"[backend.fsdp]\nprefetch = \"1\"\n",
+         "a.toml:2:1: backend.fsdp.prefetch must be an integer"},
+        {"[backend.fsdp]\nbase = 1\n", "a.toml:2:1: backend.fsdp.base must be a string"}}) {
+    here.write("a.toml", text);
+    const Outcome outcome = here.coupler({"config", "update", "a.toml"});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_TRUE(has(outcome.err, words)) << outcome.err;
+    EXPECT_TRUE(has(outcome.err, "hint: ")) << outcome.err;
+    EXPECT_EQ(text_of(here.path() / "a.toml"), text);
+  }
+}
+
+TEST(ConfigUpdate, OfKnownKeysOfABackend_ChangesNothing) {
+  const Workplace here;
+  here.write("a.toml",
+             "[backend]\nuse = \"fsdp\"\n[backend.fsdp]\nbase = \"auto\"\nprefetch = 2\n"
+             "[backend.gloo_cpu]\nchunk_bytes = 131072\n");
+  const Outcome outcome = here.coupler({"config", "update", "a.toml"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "a.toml has today's form; nothing was changed.\n");
+}
+
+TEST(ConfigUpdate, OfABackendThatIsNotInstalled_SaysThatItsKeysWereNotChecked) {
+  const Workplace here;
+  here.write("a.toml", "[backend.absent]\nno_such = 1\n[backend.fsdp]\nprefetch = 2\n");
+  const Outcome outcome = here.coupler({"config", "update", "a.toml"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* words :
+       {"a.toml: the keys of [backend.absent] were not checked: backend \"absent\" was not found",
+        "; install the plugin, or correct or remove the table\n",
+        "today's form, apart from the keys that were not checked; nothing was changed"})
+    EXPECT_TRUE(has(outcome.out, words)) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, "backend.fsdp")) << outcome.out;
+  // A file that is there and cannot be loaded.
+  here.write("libcoupler_torn.so", "not a library");
+  here.write("a.toml", "backend.use = \"./libcoupler_torn.so\"\nbackend.torn.no_such = 1\n");
+  const Outcome torn = here.coupler({"config", "update", "a.toml"});
+  EXPECT_EQ(torn.exit_code, 0) << torn.err;
+  EXPECT_TRUE(has(torn.out, "the keys of [backend.torn] were not checked: plugin ")) << torn.out;
+  EXPECT_FALSE(has(torn.out, "install the plugin")) << torn.out;
+}
+
 }  // namespace
 }  // namespace coupler
