@@ -106,15 +106,9 @@ int64_t number_of_save(const checkpoint::Manifest& manifest) {
 
 // saves: by rank. On several machines, the same path may be a different folder on each.
 void check_same_save(const std::string& path, const std::vector<int64_t>& saves) {
-  const auto other =
-      std::find_if(saves.begin(), saves.end(), [&](int64_t save) { return save != saves.front(); });
-  if (other == saves.end()) return;
-  const auto rank = static_cast<int>(other - saves.begin());
-  throw Error(ErrorCode::kMismatch,
-              fmt::format("rank {} finds a different save in {} than rank 0", rank, path),
-              {.rank = rank,
-               .subject = path,
-               .hint = "put checkpoint.dir on a file system that all machines share"});
+  require_same(
+      saves, "load_state", "finds a different save in " + path, ErrorCode::kMismatch,
+      {.subject = path, .hint = "put checkpoint.dir on a file system that all machines share"});
 }
 
 int64_t left_out_signature(const std::vector<std::set<std::string>>& left_out) {
@@ -128,15 +122,9 @@ int64_t left_out_signature(const std::vector<std::set<std::string>>& left_out) {
 
 // signatures: of what hooks left out, by rank.
 void check_same_tensors(const std::vector<int64_t>& signatures) {
-  const auto other = std::find_if(signatures.begin(), signatures.end(),
-                                  [&](int64_t one) { return one != signatures.front(); });
-  if (other == signatures.end()) return;
-  const auto rank = static_cast<int>(other - signatures.begin());
-  throw Error(ErrorCode::kUsage,
-              fmt::format("rank {} loads other tensors of the models than rank 0", rank),
-              {.rank = rank,
-               .subject = "load_state",
-               .hint = "leave out the same tensors on every rank (register_load_state_pre_hook)"});
+  require_same(signatures, "load_state", "loads other tensors of the models", ErrorCode::kUsage,
+               {.subject = "load_state",
+                .hint = "leave out the same tensors on every rank (register_load_state_pre_hook)"});
 }
 
 }  // namespace

@@ -103,6 +103,12 @@ std::string broadcast_text(comm::Communicator& comm, std::string text, int from)
               {.rank = rank, .subject = signature.operation});
 }
 
+// " (2 ranks differ from rank 0: 1, 3)"; "" if one does.
+std::string all_text(const std::vector<int>& others) {
+  if (others.size() == 1) return "";
+  return fmt::format(" ({} ranks differ from rank 0: {})", others.size(), fmt::join(others, ", "));
+}
+
 // others: the ranks that differ from rank 0, in ascending order.
 [[noreturn]] void throw_difference(comm::Communicator& comm, const CollectiveSignature& signature,
                                    const std::vector<int>& others) {
@@ -112,9 +118,7 @@ std::string broadcast_text(comm::Communicator& comm, std::string text, int from)
   const auto first = nlohmann::json::parse(broadcast_text(comm, sent, 0)).get<std::vector<Line>>();
   const auto second =
       nlohmann::json::parse(broadcast_text(comm, sent, other)).get<std::vector<Line>>();
-  const std::string also = others.size() == 1 ? ""
-                                              : fmt::format(" ({} ranks differ from rank 0: {})",
-                                                            others.size(), fmt::join(others, ", "));
+  const std::string also = all_text(others);
   const std::string& operation = first[0].first;
   if (operation != second[0].first) {
     throw Error(ErrorCode::kMismatch,
@@ -189,6 +193,20 @@ std::vector<int64_t> check_consistency(comm::Communicator& comm,
   }
   if (!others.empty()) throw_difference(comm, signature, others);
   return numbers;
+}
+
+void require_same(const std::vector<int64_t>& numbers, const std::string& operation,
+                  const std::string& does, ErrorCode code, ErrorDetail detail) {
+  std::vector<int> others;
+  for (size_t rank = 0; rank < numbers.size(); ++rank) {
+    if (numbers[rank] != numbers.front()) others.push_back(static_cast<int>(rank));
+  }
+  if (others.empty()) return;
+  detail.rank = others.front();
+  throw Error(code,
+              fmt::format("{}: rank {} {} than rank 0{}", operation, others.front(), does,
+                          all_text(others)),
+              std::move(detail));
 }
 
 }  // namespace coupler

@@ -50,6 +50,12 @@ struct CollectiveSignature {
 std::vector<int64_t> check_consistency(comm::Communicator& comm,
                                        const CollectiveSignature& signature);
 
+// numbers: what check_consistency has returned. Throws Error(code) on every rank if they are not
+// all equal: "OPERATION: rank 1 DOES than rank 0", where `does` is such as "finds other tensors".
+// The error's rank is the first that differs from rank 0.
+void require_same(const std::vector<int64_t>& numbers, const std::string& operation,
+                  const std::string& does, ErrorCode code, ErrorDetail detail);
+
 // The problem of an operation that is given a rank outside of the communicator.
 Error no_such_rank(const std::string& operation, const comm::Communicator& comm);
 

@@ -3,7 +3,6 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -72,19 +71,6 @@ int64_t source_signature(const WeightSource& source, bool values) {
   return static_cast<int64_t>(hash.low());
 }
 
-void require_same(const std::vector<int64_t>& signatures, const std::string& where) {
-  const auto other = std::find_if(signatures.begin(), signatures.end(),
-                                  [&](int64_t one) { return one != signatures.front(); });
-  if (other == signatures.end()) return;
-  const auto rank = static_cast<int>(other - signatures.begin());
-  throw Error(ErrorCode::kMismatch,
-              fmt::format("load_model: rank {} finds other tensors in {} than rank 0", rank, where),
-              {.rank = rank,
-               .subject = where,
-               .hint = "give every rank the same tensors, from a file system that all machines "
-                       "share"});
-}
-
 std::vector<LoadedRange> ranges_of(strategy::Strategy& strategy,
                                    const std::vector<const WeightTensor*>& found) {
   const strategy::Model& model = strategy.model();
@@ -151,7 +137,9 @@ void Accelerator::load_model_of(const detail::ModelRef& reference, const std::st
   require_same(
       check_consistency(*impl_->comm,
                         {.operation = "load_model", .number = signature, .problem = problem}),
-      where);
+      "load_model", "finds other tensors in " + where, ErrorCode::kMismatch,
+      {.subject = where,
+       .hint = "give every rank the same tensors, from a file system that all machines share"});
   problem = load_problem([&] {
     for (const LoadedRange& range : ranges) {
       const residency::InUse in_memory(range.values, residency::InUse::Access::kWrite);

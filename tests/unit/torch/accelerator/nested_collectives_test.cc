@@ -196,6 +196,33 @@ TEST(NestedCollectives, Broadcast_NoSuchRank_Error) {
       [](comm::Communicator& comm) { broadcast_leaves(comm, detail::view_of(at::ones({1})), 2); });
 }
 
+TEST(RequireSame, OfDifferentNumbers_NamesTheFirstRank_AndAll) {
+  const auto told = [](const std::vector<int64_t>& numbers) -> std::optional<Error> {
+    try {
+      require_same(numbers, "load_model", "finds other tensors in here", ErrorCode::kMismatch,
+                   {.subject = "here", .hint = "share it"});
+    } catch (const Error& error) {
+      return error;
+    }
+    return std::nullopt;
+  };
+  EXPECT_FALSE(told({7}));
+  EXPECT_FALSE(told({7, 7, 7}));
+  const auto one = told({7, 7, 8, 7});
+  ASSERT_TRUE(one);
+  EXPECT_STREQ(one->what(),
+               "load_model: rank 2 finds other tensors in here than rank 0\n  hint: share it");
+  EXPECT_EQ(one->code(), ErrorCode::kMismatch);
+  EXPECT_EQ(one->detail().rank, 2);
+  EXPECT_EQ(one->detail().subject, "here");
+  const auto two = told({7, 8, 7, 9});
+  ASSERT_TRUE(two);
+  EXPECT_EQ(two->detail().rank, 1);
+  EXPECT_NE(std::string(two->what()).find("than rank 0 (2 ranks differ from rank 0: 1, 3)"),
+            std::string::npos)
+      << two->what();
+}
+
 TEST(SignatureHash, OrderAndBoundaries_Matter) {
   const auto of = [](const std::vector<std::string>& texts) {
     SignatureHash digest;
