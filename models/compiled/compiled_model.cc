@@ -23,6 +23,7 @@
 #include "base/mapped_file.h"
 #include "base/text.h"
 #include "plugin/resolve.h"
+#include "tensors/tensor_text.h"
 
 namespace coupler {
 namespace {
@@ -183,8 +184,7 @@ std::vector<at::Tensor> CompiledModel::forward(const std::vector<at::Tensor>& in
   } catch (const std::exception&) {
     std::vector<std::string> given;
     for (const at::Tensor& input : inputs) {
-      given.push_back(fmt::format("{} [{}] with strides [{}]", c10::toString(input.scalar_type()),
-                                  fmt::join(input.sizes(), ", "),
+      given.push_back(fmt::format("{} with strides [{}]", tensors::text_of(input),
                                   fmt::join(input.strides(), ", ")));
     }
     throw Error(ErrorCode::kInvalidArgument,
@@ -218,11 +218,10 @@ void CompiledModel::load_weights(const std::string& path) {
     }
     const at::Tensor given = file.tensor(name);
     if (given.sizes() != own.sizes() || given.scalar_type() != own.scalar_type()) {
-      fail_argument(fmt::format("'{}' is {} [{}] in {}, but {} [{}] in {}", for_message(name),
-                                c10::toString(given.scalar_type()), fmt::join(given.sizes(), ", "),
-                                path, c10::toString(own.scalar_type()),
-                                fmt::join(own.sizes(), ", "), package_->path),
-                    name, "save the weights of the model that was compiled");
+      fail_argument(
+          fmt::format("'{}' is {} in {}, but {} in {}", for_message(name), tensors::text_of(given),
+                      path, tensors::text_of(own), package_->path),
+          name, "save the weights of the model that was compiled");
     }
     weights[name] = given.to(package_->device);
   }

@@ -20,6 +20,7 @@
 #include "placement/module_tree.h"
 #include "residency/parameter_hooks.h"
 #include "residency/product.h"
+#include "tensors/tensor_text.h"
 
 namespace coupler {
 namespace {
@@ -51,12 +52,6 @@ constexpr std::array kLayerKinds = {
     LayerKind{"PReLU", "aten::prelu"},
 };
 
-std::string form_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "an undefined tensor";
-  return fmt::format("{} of [{}]", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "));
-}
-
 bool same_form(const at::Tensor& a, const at::Tensor& b) {
   return b.defined() && a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
          a.device() == b.device();
@@ -66,8 +61,8 @@ bool same_form(const at::Tensor& a, const at::Tensor& b) {
                                 const at::Tensor& before, const at::Tensor& after,
                                 const std::string& why) {
   throw Error(ErrorCode::kUsage,
-              fmt::format("the {} hook of '{}' made {} of {}{}", hook, layer, form_of(after),
-                          form_of(before), why),
+              fmt::format("the {} hook of '{}' made {} of {}{}", hook, layer,
+                          tensors::text_with_device(after), tensors::text_with_device(before), why),
               {.subject = layer, .hint = "return a tensor of the same shape, dtype and device"});
 }
 

@@ -3,9 +3,10 @@
 #include <coupler/error.h>
 #include <coupler/state_dict.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <variant>
+
+#include "tensors/tensor_text.h"
 
 namespace coupler {
 
@@ -66,12 +67,10 @@ namespace {
 void load_tensor(const StateDict& state, const std::string& name, at::Tensor tensor) {
   const at::Tensor& saved = state.tensor(name);
   if (saved.sizes() != tensor.sizes() || saved.scalar_type() != tensor.scalar_type()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("tensor '{}' of a registered module is {} [{}], but the program's is {} [{}]",
-                    name, c10::toString(saved.scalar_type()), fmt::join(saved.sizes(), ", "),
-                    c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")),
-        {.subject = name, .hint = "register the module that was saved"});
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("tensor '{}' of a registered module is {}, but the program's is {}",
+                            name, tensors::text_of(saved), tensors::text_of(tensor)),
+                {.subject = name, .hint = "register the module that was saved"});
   }
   const at::NoGradGuard no_grad;
   tensor.copy_(saved);

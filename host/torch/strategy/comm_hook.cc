@@ -2,7 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "comm/flight_recorder.h"
 #include "tensors/tensor_ops.h"
+#include "tensors/tensor_text.h"
 
 namespace coupler {
 
@@ -49,12 +50,6 @@ class CollectiveWork final : public GradientWork {
   const at::Tensor sent_, received_;  // alive until the collective is complete
   comm::Work work_;
 };
-
-std::string text_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "an undefined tensor";
-  return fmt::format("[{}] of {} on {}", fmt::join(tensor.sizes(), ", "),
-                     c10::toString(tensor.scalar_type()), tensor.device().str());
-}
 
 }  // namespace
 
@@ -124,7 +119,7 @@ void HookedBucket::require_open(const char* what) const {
 void HookedBucket::require_rows(const at::Tensor& tensor, const char* what) const {
   if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == comm_->size()) return;
   fail_argument(fmt::format("{} got {}, but needs one row for each of {} ranks", what,
-                            text_of(tensor), comm_->size()),
+                            tensors::text_with_device(tensor), comm_->size()),
                 what);
 }
 
@@ -182,7 +177,7 @@ GradientFuture HookedBucket::reduce_scatter(const at::Tensor& tensor, ReduceOp r
     require_rows(tensor, "reduce_scatter");
   } else if (tensor.sizes() != content_.buffer.sizes()) {
     fail_argument(fmt::format("reduce_scatter of a sharded bucket got {}, but needs {} elements",
-                              text_of(tensor), content_.buffer.numel()),
+                              tensors::text_with_device(tensor), content_.buffer.numel()),
                   "reduce_scatter");
   }
   at::Tensor result = divided ? at::empty(content_.result.sizes(), tensor.options())
@@ -276,8 +271,8 @@ void HookWork::take(const at::Tensor& value) const {
                     value.scalar_type() == result.scalar_type() &&
                     value.device() == result.device() && value.layout() == at::kStrided;
   if (!fits) {
-    fail_argument(fmt::format("it returned {}, but the reduced gradients are {}", text_of(value),
-                              text_of(result)),
+    fail_argument(fmt::format("it returned {}, but the reduced gradients are {}",
+                              tensors::text_with_device(value), tensors::text_with_device(result)),
                   hook_->name,
                   "return a tensor of the same sizes and dtype, or the bucket's own buffer()");
   }

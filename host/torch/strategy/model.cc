@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
@@ -12,6 +11,7 @@
 #include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
 #include "residency/unit.h"
+#include "tensors/tensor_text.h"
 
 namespace coupler::strategy {
 namespace {
@@ -169,8 +169,7 @@ void move_to(const at::Tensor& variable, c10::Device device) {
 namespace {
 
 std::string tensor_text(const at::Tensor& tensor) {
-  return fmt::format("{} [{}]{}", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "), tensor.requires_grad() ? "" : ", frozen");
+  return tensors::text_of(tensor) + (tensor.requires_grad() ? "" : ", frozen");
 }
 
 }  // namespace

@@ -185,7 +185,8 @@ TEST(Hooks, ChangesThatDoNotFit_NameLayerAndHook) {
     tensor = tensor.to(torch::kDouble);
   };
   for (const at::Tensor& input : {x, at::randn({2, 2, 4})}) {
-    with({.pre_forward = cut}, {"pre_forward hook of 'layer'", "3]", "does not take"}, input);
+    with({.pre_forward = cut},
+         {"pre_forward hook of 'layer'", "3] on cpu of Float [2, ", "does not take"}, input);
     with({.pre_forward = widen}, {"pre_forward hook of 'layer'", "Double", "does not take"}, input);
     with({.pre_forward = [](const std::string&, at::Tensor& t) { t.reset(); }},
          {"pre_forward hook of 'layer'", "undefined"}, input);

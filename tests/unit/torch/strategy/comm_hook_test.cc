@@ -184,9 +184,9 @@ TEST(CommHook, WrongHook_IsNamedWithItsBucket) {
     EXPECT_TRUE(at::equal(job.memory.narrow(0, 0, 3), at::tensor({1.0F, 2.0F, 3.0F})));
   };
   expect_error([](GradientBucket&) { return at::zeros({3}); },
-               "it returned [3] of Float on cpu, but the reduced gradients are [4] of Float");
+               "it returned Float [3] on cpu, but the reduced gradients are Float [4] on cpu");
   expect_error([](GradientBucket&) { return at::zeros({4}, at::kDouble); },
-               "it returned [4] of Double");
+               "it returned Double [4] on cpu");
   expect_error([](GradientBucket&) { return at::Tensor(); }, "it returned an undefined tensor");
   expect_error([](GradientBucket&) -> GradientFuture { throw std::runtime_error("no luck"); },
                "no luck");
