@@ -94,17 +94,17 @@ void check_dtypes(const LayerwiseCastingOptions& options) {
 
 struct CastChoice {
   std::vector<std::pair<std::string, at::Tensor>> cast;
-  std::set<const void*> kept;  // parameters of other modules
-  std::set<std::string> matched;
+  std::set<const void*> kept;            // parameters of other modules
+  std::set<const std::string*> matched;  // entries of the options
 };
 
-using Parts = std::vector<std::pair<std::string, std::regex>>;
+using Parts = std::vector<std::pair<const std::string*, std::regex>>;
 
 Parts skipped_parts(const LayerwiseCastingOptions& options) {
   Parts result;
   for (const std::string& pattern : options.skip_modules_pattern) {
     try {
-      result.emplace_back(pattern, std::regex(pattern));
+      result.emplace_back(&pattern, std::regex(pattern));
     } catch (const std::regex_error& error) {
       fail_argument(fmt::format("skip_modules_pattern '{}' is not a regular expression: {}",
                                 for_message(pattern), error.what()),
@@ -123,7 +123,7 @@ void choose(const torch::nn::Module& module, const std::string& name, bool skipp
   }
   for (const std::string& type : options.skip_modules_classes) {
     if (!placement::names_class({type}, module.name())) continue;
-    choice.matched.insert(type);
+    choice.matched.insert(&type);
     skipped = true;
   }
   const auto& classes = options.classes.empty() ? layers_of_accelerate() : options.classes;
@@ -144,14 +144,16 @@ void choose(const torch::nn::Module& module, const std::string& name, bool skipp
 
 void check_choice(const CastChoice& choice, const LayerwiseCastingOptions& options,
                   const std::string& model) {
-  for (const auto* const list : {&options.skip_modules_pattern, &options.skip_modules_classes}) {
-    for (const std::string& entry : *list) {
-      if (choice.matched.count(entry) != 0) continue;
-      fail_argument(fmt::format("layerwise casting: '{}' matches no module of '{}'",
+  const auto require_matched = [&](const std::vector<std::string>& entries, const char* option) {
+    for (const std::string& entry : entries) {
+      if (choice.matched.count(&entry) != 0) continue;
+      fail_argument(fmt::format("layerwise casting: {} '{}' matches no module of '{}'", option,
                                 for_message(entry), model),
-                    "skip_modules_pattern", "remove the entry, or correct it");
+                    option, "remove the entry, or correct it");
     }
-  }
+  };
+  require_matched(options.skip_modules_pattern, "skip_modules_pattern");
+  require_matched(options.skip_modules_classes, "skip_modules_classes");
   if (choice.cast.empty()) {
     fail_argument(fmt::format("layerwise casting: '{}' has no layers to cast", model), "classes",
                   "name the classes of its layers in `classes`, or skip less");

@@ -92,9 +92,11 @@ TEST(LayerwiseCasting, WrongOptionsAndModels_AreRefused_AndLeaveTheModelAsItWas)
   };
   refuse({.storage_dtype = at::kInt}, "stored in Int");
   refuse({.storage_dtype = at::kBFloat16, .compute_dtype = at::kFloat8_e5m2}, "compute_dtype");
-  refuse({.skip_modules_pattern = {"query"}}, "'query' matches no module");
+  refuse({.skip_modules_pattern = {"query"}}, "skip_modules_pattern 'query' matches no module");
   refuse({.skip_modules_pattern = {"("}}, "not a regular expression");
-  refuse({.skip_modules_classes = {"Conv3d"}}, "'Conv3d' matches no module");
+  refuse({.skip_modules_classes = {"Conv3d"}}, "skip_modules_classes 'Conv3d' matches no module");
+  refuse({.skip_modules_pattern = {"Conv2d"}, .skip_modules_classes = {"Conv2d"}},
+         "skip_modules_pattern 'Conv2d' matches no module");
   refuse({.skip_modules_pattern = {"."}}, "no layers to cast");
   const auto kept = quantize(model, {.bits = 8});
   const std::string message =
