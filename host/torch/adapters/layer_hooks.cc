@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <memory>
 #include <regex>
 #include <string_view>
 #include <utility>
@@ -75,13 +75,13 @@ class adapters::LayerHook : public residency::ParameterHook {
             const LayerHooks& hooks)
       : ParameterHook(residency::HookPlace::kModule),
         kind_(kind),
-        calls_{std::move(name), std::make_shared<LayerHooks>(hooks)} {
+        calls_(std::make_shared<Calls>(Calls{std::move(name), hooks})) {
     const auto own = module.named_parameters(/*recurse=*/false);
     weight_ = own["weight"];
     if (const at::Tensor* const bias = own.find("bias")) bias_ = *bias;
   }
 
-  const std::string& name() const { return calls_.name; }
+  const std::string& name() const { return calls_->name; }
   // The layer's own parameters, whose operations this sees.
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> result{weight_};
@@ -100,12 +100,13 @@ class adapters::LayerHook : public residency::ParameterHook {
   }
 
  private:
-  // A layer's name and one call's hooks, which may outlive this in autograd's graph.
+  // A layer's name and one call's hooks. Shared: they may outlive this in autograd's graph.
   struct Calls {
     std::string name;
-    std::shared_ptr<const LayerHooks> hooks;
+    LayerHooks hooks;
   };
-  using Layers = std::vector<Calls>;  // from the inside to the outside
+  using SharedCalls = std::shared_ptr<const Calls>;
+  using Layers = std::vector<SharedCalls>;  // from the inside to the outside
 
   // A product whose bias is added by the next operation on this thread.
   struct Unfinished {
@@ -125,10 +126,10 @@ class adapters::LayerHook : public residency::ParameterHook {
   Layers layers_that_get_bias(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   static void add_bias(const Layers& layers, torch::jit::Stack& stack,
                        const std::function<void()>& run);
-  static at::Tensor after_forward(const Calls& calls, const at::Tensor& output);
+  static at::Tensor after_forward(const SharedCalls& calls, const at::Tensor& output);
 
   const LayerKind& kind_;
-  const Calls calls_;
+  const SharedCalls calls_;
   at::Tensor weight_, bias_;
 };
 
@@ -149,8 +150,8 @@ void adapters::LayerHook::run_layer(const c10::OperatorHandle& op, torch::jit::S
       stack[stack.size() - op.schema().arguments().size() + (addmm ? 1 : kind_.input)];
   const at::Tensor before = input.toTensor();
   at::Tensor given = before;
-  if (calls_.hooks->pre_forward) {
-    calls_.hooks->pre_forward(name(), given);
+  if (calls_->hooks.pre_forward) {
+    calls_->hooks.pre_forward(name(), given);
     if (!given.defined()) refuse_change(name(), "pre_forward", before, given, "");
     input = given;
   }
@@ -198,35 +199,36 @@ adapters::LayerHook::Layers adapters::LayerHook::layers_that_get_bias(
 // The program goes on with the product's own tensor, so what hooks return is written there.
 void adapters::LayerHook::add_bias(const Layers& layers, torch::jit::Stack& stack,
                                    const std::function<void()>& run) {
-  const bool changes = std::any_of(layers.begin(), layers.end(), [](const Calls& calls) {
-    return static_cast<bool>(calls.hooks->post_forward);
+  const bool changes = std::any_of(layers.begin(), layers.end(), [](const SharedCalls& calls) {
+    return static_cast<bool>(calls->hooks.post_forward);
   });
   if (!changes) {
     run();
-    for (const Calls& calls : layers) after_forward(calls, stack.back().toTensor());
+    for (const SharedCalls& calls : layers) after_forward(calls, stack.back().toTensor());
     return;
   }
   const at::Scalar factor = stack.back().toScalar();
   const at::Tensor bias = stack[stack.size() - 2].toTensor();
   const at::Tensor product = stack[stack.size() - 3].toTensor();
   at::Tensor output = at::add(product, bias, factor).to(product.scalar_type());
-  for (const Calls& calls : layers) output = after_forward(calls, output);
+  for (const SharedCalls& calls : layers) output = after_forward(calls, output);
   product.copy_(output);
   torch::jit::drop(stack, 3);
   torch::jit::push(stack, product);
 }
 
-at::Tensor adapters::LayerHook::after_forward(const Calls& calls, const at::Tensor& output) {
+at::Tensor adapters::LayerHook::after_forward(const SharedCalls& calls, const at::Tensor& output) {
   at::Tensor result = output;
-  if (calls.hooks->post_forward) {
-    calls.hooks->post_forward(calls.name, result);
-    if (!same_form(output, result)) refuse_change(calls.name, "post_forward", output, result, "");
+  if (calls->hooks.post_forward) {
+    calls->hooks.post_forward(calls->name, result);
+    if (!same_form(output, result)) refuse_change(calls->name, "post_forward", output, result, "");
   }
-  if (!calls.hooks->backward || !result.requires_grad()) return result;
+  if (!calls->hooks.backward || !result.requires_grad()) return result;
   result.register_hook([calls](const at::Tensor& gradient) {
     at::Tensor changed = gradient;
-    calls.hooks->backward(calls.name, changed);
-    if (!same_form(gradient, changed)) refuse_change(calls.name, "backward", gradient, changed, "");
+    calls->hooks.backward(calls->name, changed);
+    if (!same_form(gradient, changed))
+      refuse_change(calls->name, "backward", gradient, changed, "");
     return changed;
   });
   return result;
