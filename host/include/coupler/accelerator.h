@@ -306,13 +306,23 @@ class Accelerator : public Processes {
   }
   // Writes tensors, or a module's parameters and buffers by name, as one safetensors file: once per
   // job, or with on_each_node once per machine (by its local rank 0). Throws on the writing rank if
-  // it fails.
+  // it fails, and keeps the file that was there. coupler::load_state_dict(path) reads it.
   void save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
             bool on_each_node = false);
   void save(const at::Tensor& tensor, const std::string& path, bool on_each_node = false) {
     save(std::map<std::string, at::Tensor>{{"tensor", tensor}}, path, on_each_node);
   }
   void save(const torch::nn::Module& module, const std::string& path, bool on_each_node = false);
+  // The same for numbers and strings, too, which the file's metadata holds.
+  void save(const StateDict& state, const std::string& path, bool on_each_node = false);
+  // The same for anything with save(StateDict&) const, as register_for_checkpointing takes it.
+  template <class Object>
+  requires requires(const Object& object, StateDict& state) { object.save(state); }
+  void save(const Object& object, const std::string& path, bool on_each_node = false) {
+    StateDict state;
+    object.save(state);
+    save(state, path, on_each_node);
+  }
 
   // ---- Tracking (docs/tracking.md) ----
   // Starts the trackers named by training.log_with for a run of `project` with hyperparameters

@@ -1,5 +1,5 @@
-// StateDict: the state that a program's own object saves in a checkpoint:
-// named tensors, numbers and strings. A value; not thread-safe.
+// StateDict: the state that a program's own object saves in a checkpoint, or a program in a file of
+// its own (Accelerator::save): named tensors, numbers and strings. A value; not thread-safe.
 //
 //   struct Progress {
 //     int64_t best = 0;
@@ -107,5 +107,10 @@ class SafeTensors {
 
   std::shared_ptr<const File> file_;
 };
+
+// Reads a file that Accelerator::save wrote; of another safetensors file, the tensors. Tensors are
+// in host memory, as SafeTensors::tensor returns them. Throws what SafeTensors throws, and
+// Error(kIo) if the values are damaged.
+StateDict load_state_dict(const std::string& path);
 
 }  // namespace coupler

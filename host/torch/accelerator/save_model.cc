@@ -1,5 +1,6 @@
 // Saves weights only, for other programs: save_model and save.
 #include <coupler/accelerator.h>
+#include <coupler/detail/object_kinds.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -13,6 +14,7 @@
 #include "accelerator/consistency_check.h"
 #include "base/durable_file.h"
 #include "base/units.h"
+#include "checkpoint/state_values.h"
 #include "formats/safetensors_writer.h"
 #include "formats/weight_index.h"
 #include "tensors/safetensors.h"
@@ -153,30 +155,37 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
   check_consistency(*impl_->comm, {.operation = "save_model", .problem = writer.problem()});
 }
 
-void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
-                       bool on_each_node) {
+void Accelerator::save(const StateDict& state, const std::string& path, bool on_each_node) {
   if (on_each_node ? local_rank() != 0 : rank() != 0) return;
   std::vector<safetensors::TensorEntry> entries;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor] : state.tensors()) {
     entries.push_back(entry_of(name, tensor, tensor.scalar_type()));
   }
+  safetensors::Metadata metadata{{"format", "pt"}};
+  if (!state.values().empty()) metadata[checkpoint::kValuesKey] = checkpoint::values_as_json(state);
   const std::string temporary = path + kTemporarySuffix;
   fs::remove(temporary);  // left by a killed process
-  safetensors::Writer writer(temporary, std::move(entries), {{"format", "pt"}});
+  safetensors::Writer writer(temporary, std::move(entries), metadata);
   for (const safetensors::TensorInfo& info : writer.tensors()) {
-    const at::Tensor& tensor = tensors.at(info.name);
+    const at::Tensor& tensor = state.tensor(info.name);
     write(writer, info.name, tensor, tensor.scalar_type());
   }
   writer.finish();
   rename_durably(temporary, path);
 }
 
+void Accelerator::save(const std::map<std::string, at::Tensor>& tensors, const std::string& path,
+                       bool on_each_node) {
+  StateDict state;
+  for (const auto& [name, tensor] : tensors) state.set(name, tensor);
+  save(state, path, on_each_node);
+}
+
 void Accelerator::save(const torch::nn::Module& module, const std::string& path,
                        bool on_each_node) {
-  std::map<std::string, at::Tensor> tensors;
-  for (const auto& item : module.named_parameters()) tensors[item.key()] = item.value();
-  for (const auto& item : module.named_buffers()) tensors[item.key()] = item.value();
-  save(tensors, path, on_each_node);
+  StateDict state;
+  detail::save_module(module, state);
+  save(state, path, on_each_node);
 }
 
 }  // namespace coupler

@@ -13,6 +13,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/names.h"
 #include "checkpoint/snapshot.h"
+#include "checkpoint/state_values.h"
 #include "device/device_memory.h"
 #include "empty_weights/recording.h"
 #include "optim/torch_state.h"
@@ -90,25 +91,9 @@ void restore_model(const TrainingState& job, size_t index, const json& saved, Pi
 StateDict read_state(PieceReader& reader, const char* what, const std::string& folder) {
   StateDict state;
   for (const auto& metadata : reader.metadata()) {
-    const auto values = metadata.find(kObjectKey);
+    const auto values = metadata.find(kValuesKey);
     if (values == metadata.end()) continue;
-    with_json(folder, what, [&] {
-      const json saved = json::parse(values->second);
-      for (const auto& [key, value] : saved.items()) {
-        if (value.is_boolean()) {
-          state.set(key, value.get<bool>());
-        } else if (value.is_number_integer()) {
-          state.set(key, value.get<int64_t>());
-        } else if (value.is_number()) {
-          state.set(key, value.get<double>());
-        } else if (value.is_object()) {
-          const auto number = value.at("number").get<std::string>();
-          state.set(key, std::strtod(number.c_str(), nullptr));
-        } else {
-          state.set(key, value.get<std::string>());
-        }
-      }
-    });
+    with_json(folder, what, [&] { set_values(state, values->second); });
   }
   reader.read_all(
       [&](const std::string& key, const at::Tensor& tensor) { state.set(key, tensor); });

@@ -11,15 +11,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <numeric>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
+#include "checkpoint/state_values.h"
 #include "device/device_memory.h"
 #include "formats/safetensors_writer.h"
 #include "optim/torch_state.h"
@@ -228,25 +227,8 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
 
 namespace {
 
-// JSON has no infinity and no NaN.
-json json_of(double number) {
-  return std::isfinite(number) ? json(number) : json{{"number", fmt::format("{}", number)}};
-}
-
 void add_state(const StateDict& state, StateFile& file) {
-  json values = json::object();
-  for (const auto& [key, value] : state.values()) {
-    std::visit(
-        [&, &key = key](const auto& it) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(it)>, double>) {
-            values[key] = json_of(it);
-          } else {
-            values[key] = it;
-          }
-        },
-        value);
-  }
-  file.metadata[kObjectKey] = values.dump();
+  file.metadata[kValuesKey] = values_as_json(state);
   for (const auto& [key, tensor] : state.tensors()) {
     file.pieces.push_back(StatePiece::whole_of(key, tensor.detach().to(at::kCPU).contiguous()));
   }

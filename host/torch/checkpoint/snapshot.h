@@ -67,7 +67,6 @@ std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces);
 struct TrainingState;
 
 inline constexpr const char* kOptimizerKey = "coupler.optimizer";
-inline constexpr const char* kObjectKey = "coupler.values";
 inline constexpr const char* kExtraBase = "hooks";  // what hooks add
 inline constexpr const char* kTorchGenerator = "torch_cpu";
 inline constexpr const char* kDeviceGenerator = "torch_device";

@@ -4,8 +4,10 @@
 #include <coupler/state_dict.h>
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <variant>
 
+#include "checkpoint/state_values.h"
 #include "tensors/tensor_text.h"
 
 namespace coupler {
@@ -57,6 +59,24 @@ const std::string& StateDict::text(const std::string& name) const {
   const auto* text = std::get_if<std::string>(&value(name, "string"));
   if (text == nullptr) refuse(name, "string");
   return *text;
+}
+
+StateDict load_state_dict(const std::string& path) {
+  const SafeTensors file = SafeTensors::open(path);
+  StateDict state;
+  const auto values = file.metadata().find(checkpoint::kValuesKey);
+  if (values != file.metadata().end()) {
+    try {
+      checkpoint::set_values(state, values->second);
+    } catch (const nlohmann::json::exception& problem) {
+      throw Error(ErrorCode::kIo,
+                  fmt::format("{}: cannot read its values ({}): {}", path, checkpoint::kValuesKey,
+                              problem.what()),
+                  {.subject = path, .hint = "save the file again with Accelerator::save"});
+    }
+  }
+  for (const std::string& name : file.names()) state.set(name, file.tensor(name));
+  return state;
 }
 
 }  // namespace coupler

@@ -478,6 +478,14 @@ void weights_are_saved_for_others(Accelerator& accelerator) {
              .tensor("tensor")
              .equal(torch::arange(3)),
          "a tensor was not saved");
+  coupler::StateDict state;
+  state.set("rank", accelerator.rank());
+  state.set("steps", torch::arange(3));
+  accelerator.save(state, folder.path() + "/state.safetensors");
+  accelerator.wait_for_everyone();
+  const auto read = coupler::load_state_dict(folder.path() + "/state.safetensors");
+  EXPECT(read.integer("rank") == 0 && read.tensor("steps").equal(torch::arange(3)),
+         "rank 0's state was not saved");
   accelerator.wait_for_everyone();
   accelerator.free_memory();
 }
