@@ -1,8 +1,6 @@
 #include "hub/settings.h"
 
 #include <fmt/format.h>
-#include <pwd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +11,7 @@
 #include "base/error.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "base/user_folders.h"
 
 namespace coupler::hub {
 namespace {
@@ -30,59 +29,6 @@ bool is_word(char c) {
 bool is_true(const char* variable) {
   const std::string value = lower(environment_value(variable));
   return value == "1" || value == "on" || value == "yes" || value == "true";
-}
-
-// HOME, or what the system knows of this user, as a service without HOME needs it.
-std::string home_folder() {
-  std::string home = environment_value("HOME");
-  if (!home.empty()) return home;
-  std::array<char, 4096> buffer{};
-  passwd entry{};
-  passwd* found = nullptr;
-  if (::getpwuid_r(::getuid(), &entry, buffer.data(), buffer.size(), &found) == 0 &&
-      found != nullptr) {
-    home = found->pw_dir;
-  }
-  return home;
-}
-
-// "~/x" and "$HOME/x" as a shell expands them.
-std::string expanded(const std::string& text) {
-  std::string out;
-  size_t i = 0;
-  if (text == "~" || text.starts_with("~/")) {
-    out = home_folder();
-    i = 1;
-  }
-  while (i < text.size()) {
-    if (text[i] != '$') {
-      out += text[i++];
-      continue;
-    }
-    const bool braces = i + 1 < text.size() && text[i + 1] == '{';
-    const size_t begin = i + (braces ? 2 : 1);
-    size_t end = begin;
-    while (end < text.size() && is_word(text[end])) ++end;
-    const std::string name = text.substr(begin, end - begin);
-    const bool closed = !braces || (end < text.size() && text[end] == '}');
-    const std::string value = name.empty() || !closed ? "" : environment_value(name.c_str());
-    if (value.empty()) {  // not set: stays, as in Python's expandvars
-      out += text[i++];
-      continue;
-    }
-    out += value;
-    i = end + (braces ? 1 : 0);
-  }
-  return out;
-}
-
-// The first variable that is set, expanded; otherwise the default.
-std::string path_of(std::initializer_list<const char*> variables, const std::string& otherwise) {
-  for (const char* variable : variables) {
-    const std::string value = environment_value(variable);
-    if (!value.empty()) return expanded(value);
-  }
-  return otherwise;
 }
 
 std::string cleaned(std::string token, const std::string& source) {
@@ -106,7 +52,8 @@ std::string token_of(const std::string& home) {
     std::string token = cleaned(environment_value(variable), variable);
     if (!token.empty()) return token;
   }
-  const std::string path = path_of({"HF_TOKEN_PATH"}, (fs::path(home) / "token").string());
+  const std::string path =
+      path_of_variables({"HF_TOKEN_PATH"}, (fs::path(home) / "token").string());
   std::ifstream in(path, std::ios::binary);
   if (!in) return "";
   std::array<char, kLongestToken + 2> text{};
@@ -155,12 +102,10 @@ bool is_revision(std::string_view revision) {
 }  // namespace
 
 HubSettings hub_settings() {
-  const std::string home = path_of(
-      {"HF_HOME"},
-      (fs::path(path_of({"XDG_CACHE_HOME"}, expanded("~/.cache"))) / "huggingface").string());
+  const std::string home = hugging_face_home();
   HubSettings settings;
-  settings.cache =
-      path_of({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}, (fs::path(home) / "hub").string());
+  settings.cache = path_of_variables({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"},
+                                     (fs::path(home) / "hub").string());
   settings.endpoint = environment_value("HF_ENDPOINT");
   if (settings.endpoint.empty()) settings.endpoint = "https://huggingface.co";
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();

@@ -126,9 +126,6 @@ void append_json_value(std::string& out, const TrackValue& value) {
 
 void append_json_text(std::string& out, std::string_view text) { out += quoted(text); }
 
-namespace {
-
-// {"name": value, …}; the last value of a repeated name.
 void append_json_object(std::string& out, const TrackValues& values) {
   out += '{';
   bool first = true;
@@ -145,6 +142,8 @@ void append_json_object(std::string& out, const TrackValues& values) {
   }
   out += '}';
 }
+
+namespace {
 
 // Appends a field as in RFC 4180: quoted if it contains a comma, a quote or a line break.
 void append_csv(std::string& out, std::string_view field) {

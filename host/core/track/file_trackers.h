@@ -60,6 +60,8 @@ std::string as_utf8(std::string_view text);
 // as in Protobuf's JSON.
 void append_json_value(std::string& out, const TrackValue& value);
 void append_json_text(std::string& out, std::string_view text);
+// {"name": value, …}; the last value of a repeated name.
+void append_json_object(std::string& out, const TrackValues& values);
 
 class CsvTracker : public Tracker {
  public:

@@ -68,30 +68,20 @@ void add_png_chunk(std::string& out, const char* kind, const std::string& data) 
   add_big_endian(out, crc.checksum());
 }
 
-[[noreturn]] void throw_media_error(const std::string& path, int number) {
-  const std::string message =
-      fmt::format("{} cannot be written: {}", path, std::generic_category().message(number));
-  if (number == ENOSPC || number == EDQUOT) {
-    throw TrackerUnavailable(message, {.subject = path, .hint = "free some space on its disk"});
-  }
-  throw Error(ErrorCode::kIo, message,
-              {.subject = path, .hint = "set training.logging_dir to a writable folder"});
-}
-
 // Unique, since several trackers of a run write the same files.
 std::string temporary_name(const fs::path& path) {
   static std::atomic<int> count{0};
   return fmt::format("{}.{}.{}.part", path.string(), ::getpid(), count++);
 }
 
-void make_media_folder(const fs::path& folder) {
+void make_media_folder(const fs::path& folder, const char* hint) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw_media_error(folder.string(), error.value());
+  if (error) throw_media_error(folder.string(), error.value(), hint);
 }
 
 void copy_one(const fs::path& from, const fs::path& to) {
-  make_media_folder(to.parent_path());
+  make_media_folder(to.parent_path(), kOwnFolder);
   // Removed if it fails, so that no half of a file is left.
   const fs::path temporary = temporary_name(to);
   std::error_code error;
@@ -100,7 +90,7 @@ void copy_one(const fs::path& from, const fs::path& to) {
   if (!error) return;
   const int number = error.value();
   fs::remove(temporary, error);
-  throw_media_error(to.string(), number);
+  throw_media_error(to.string(), number, kOwnFolder);
 }
 
 }  // namespace
@@ -140,8 +130,18 @@ std::string media_name(const std::string& name, int64_t step, const std::string&
   return fmt::format("{}_{}_{:08x}.{}", plain, step, crc.checksum(), ending);
 }
 
-void write_media(const std::string& folder, const std::string& name, const std::string& bytes) {
-  make_media_folder(folder);
+void throw_media_error(const std::string& path, int number, const char* hint) {
+  const std::string message =
+      fmt::format("{} cannot be written: {}", path, std::generic_category().message(number));
+  if (number == ENOSPC || number == EDQUOT) {
+    throw TrackerUnavailable(message, {.subject = path, .hint = "free some space on its disk"});
+  }
+  throw Error(ErrorCode::kIo, message, {.subject = path, .hint = hint});
+}
+
+void write_media(const std::string& folder, const std::string& name, const std::string& bytes,
+                 const char* hint) {
+  make_media_folder(folder, hint);
   const fs::path path = fs::path(folder) / name, temporary = temporary_name(path);
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
@@ -152,15 +152,15 @@ void write_media(const std::string& folder, const std::string& name, const std::
       const int number = errno != 0 ? errno : EIO;
       std::error_code ignored;
       fs::remove(temporary, ignored);
-      throw_media_error(path.string(), number);
+      throw_media_error(path.string(), number, hint);
     }
   }
   std::error_code error;
   fs::rename(temporary, path, error);
-  if (error) throw_media_error(path.string(), error.value());
+  if (error) throw_media_error(path.string(), error.value(), hint);
 }
 
-std::vector<std::string> copy_artifact(const TrackedArtifact& artifact, const std::string& folder) {
+std::vector<ArtifactFile> files_of(const TrackedArtifact& artifact) {
   const fs::path from = artifact.path;
   std::error_code error;
   if (!fs::exists(from, error)) {
@@ -169,16 +169,14 @@ std::vector<std::string> copy_artifact(const TrackedArtifact& artifact, const st
                 {.subject = artifact.path, .hint = "keep it until end_training"});
   }
   if (!fs::is_directory(from, error)) {
-    copy_one(from, fs::path(folder) / artifact.name);
-    return {artifact.name};
+    return {{artifact.path, from.filename().string(), artifact.name}};
   }
-  std::vector<std::string> files;
+  std::vector<ArtifactFile> files;
   for (fs::recursive_directory_iterator entry(from, error), end; !error && entry != end;
        entry.increment(error)) {
     if (!entry->is_regular_file() || entry->is_symlink()) continue;
-    const fs::path inside = artifact.name / entry->path().lexically_relative(from);
-    copy_one(entry->path(), folder / inside);
-    files.push_back(inside.string());
+    const fs::path inside = entry->path().lexically_relative(from);
+    files.push_back({entry->path().string(), inside.string(), (artifact.name / inside).string()});
   }
   if (error) {
     throw Error(ErrorCode::kIo,
@@ -186,8 +184,18 @@ std::vector<std::string> copy_artifact(const TrackedArtifact& artifact, const st
                             error.message()),
                 {.subject = artifact.path, .hint = "check its permissions"});
   }
-  std::sort(files.begin(), files.end());
+  std::sort(files.begin(), files.end(),
+            [](const ArtifactFile& a, const ArtifactFile& b) { return a.inside < b.inside; });
   return files;
+}
+
+std::vector<std::string> copy_artifact(const TrackedArtifact& artifact, const std::string& folder) {
+  std::vector<std::string> copied;
+  for (const ArtifactFile& file : files_of(artifact)) {
+    copy_one(file.path, fs::path(folder) / file.kept_as);
+    copied.push_back(file.kept_as);
+  }
+  return copied;
 }
 
 std::string table_json(const TrackedTable& table) {

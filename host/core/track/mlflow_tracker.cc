@@ -293,11 +293,8 @@ bool MlflowTracker::log_artifact(const TrackedArtifact& artifact, int64_t /*step
     }
     return upload(as, {std::istreambuf_iterator<char>(in), {}});
   };
-  if (!fs::is_directory(artifact.path)) return send(artifact.path, artifact.name);
-  for (const auto& entry : fs::recursive_directory_iterator(artifact.path)) {
-    if (!entry.is_regular_file()) continue;
-    const fs::path inside = artifact.name / entry.path().lexically_relative(artifact.path);
-    if (!send(entry.path(), inside.string())) return false;
+  for (const ArtifactFile& file : files_of(artifact)) {
+    if (!send(file.path, file.kept_as)) return false;
   }
   return true;
 }
