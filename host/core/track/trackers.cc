@@ -13,6 +13,7 @@
 #include "track/file_trackers.h"
 #include "track/mlflow_tracker.h"
 #include "track/tensorboard_tracker.h"
+#include "track/trackio_tracker.h"
 #include "track/wandb_tracker.h"
 
 namespace coupler {
@@ -96,6 +97,7 @@ struct Registry {
       {"jsonl", make<track::JsonLinesTracker>},
       {"tensorboard", make<track::TensorBoardTracker>},
       {"wandb", make<track::WandbTracker>},
+      {"trackio", make<track::TrackioTracker>},
       {"mlflow", make<track::MlflowTracker>}};
 };
 
@@ -125,6 +127,7 @@ std::vector<std::string> track::tracker_names() {
 std::vector<std::string> track::names_of_all_trackers() {
   std::vector<std::string> names = track::tracker_names();
   if (environment_value("MLFLOW_TRACKING_URI").empty()) std::erase(names, "mlflow");
+  if (environment_value("TRACKIO_DIR").empty()) std::erase(names, "trackio");
   return names;
 }
 

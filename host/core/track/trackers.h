@@ -41,13 +41,14 @@ class Trackers {
   bool ended_ = false;
 };
 
-// The trackers that can be selected by name: csv, jsonl, tensorboard, wandb, mlflow, and those of
-// register_tracker. [any-thread]
+// The trackers that can be selected by name: csv, jsonl, tensorboard, wandb, trackio, mlflow,
+// and those of register_tracker. [any-thread]
 
 // All of them, built-in ones first.
 std::vector<std::string> tracker_names();
 
-// Those that "all" stands for: without mlflow if MLFLOW_TRACKING_URI is not set.
+// Those that "all" stands for: without mlflow if MLFLOW_TRACKING_URI is not set, and without
+// trackio, which writes elsewhere, if TRACKIO_DIR is not.
 std::vector<std::string> names_of_all_trackers();
 
 // Null if there is none of that name. Throws what a registered factory throws, and

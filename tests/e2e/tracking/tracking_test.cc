@@ -116,7 +116,7 @@ TEST_F(TrackedTraining, UnknownTracker_IsNamed_WithThoseThereAre) {
   EXPECT_TRUE(has(outcome.err, "unknown tracker 'tensorbord'")) << outcome.err;
   EXPECT_TRUE(has(outcome.err,
                   "did you mean 'tensorboard'? known trackers are csv, jsonl, tensorboard, wandb, "
-                  "mlflow, every_rank and \"all\""))
+                  "trackio, mlflow, every_rank and \"all\""))
       << outcome.err;
 }
 

@@ -204,8 +204,12 @@ TEST(TrackerRegistry, OwnTrackers_AreFoundByName_AndNamesAreChecked) {
   EXPECT_EQ(make_tracker("mine")->name(), "mine");
   EXPECT_EQ(make_tracker("other"), nullptr);
   ::unsetenv("MLFLOW_TRACKING_URI");
+  ::unsetenv("TRACKIO_DIR");
   EXPECT_EQ(names_of_all_trackers(),
             (std::vector<std::string>{"csv", "jsonl", "tensorboard", "wandb", "mine"}));
+  ::setenv("TRACKIO_DIR", "/none", 1);
+  EXPECT_EQ(names_of_all_trackers()[4], "trackio");
+  ::unsetenv("TRACKIO_DIR");
   const auto message = [](const std::string& name) {
     try {
       register_tracker(name, [] { return nullptr; });

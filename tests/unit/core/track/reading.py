@@ -1,4 +1,4 @@
-"""Shared by check_events.py and check_mlflow.py: which Python to use, and skipping."""
+"""Shared by the scripts check_*.py: which Python to use, and skipping."""
 import importlib.util
 import os
 import subprocess

@@ -1,5 +1,5 @@
-// Writes a run for check_events.py and check_mlflow.py, which read it with the programs that the
-// formats are for: tracking_sample FOLDER TRACKER…
+// Writes a run for the scripts check_*.py, which read it with the programs that the formats are
+// for: tracking_sample FOLDER TRACKER… The project is TRACKING_SAMPLE_PROJECT, or "sample".
 #include <coupler/error.h>
 
 #include <cmath>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process.h"
 #include "track/trackers.h"
 
 int main(int argc, char** argv) {
@@ -19,7 +20,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   TrackerRun run;
-  run.project = "sample";
+  run.project = environment_value("TRACKING_SAMPLE_PROJECT");
+  if (run.project.empty()) run.project = "sample";
   run.run_name = "first";
   run.folder = argv[1];
   run.config = {
