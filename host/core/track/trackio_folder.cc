@@ -168,7 +168,7 @@ TrackioFolder::TrackioFolder(const std::string& project)
   folder_ = fs::absolute(folder).string();
   constexpr const char* kMode = "TRACKIO_STORAGE_MODE";
   const std::string mode = lower(environment_value(kMode));
-  if (mode != "" && mode != "auto" && mode != "sqlite" && mode != "jsonl") {
+  if (!mode.empty() && mode != "auto" && mode != "sqlite" && mode != "jsonl") {
     fail_config(fmt::format("{} is '{}'", kMode, for_message(mode)), kMode,
                 "set it to auto, sqlite or jsonl, or unset it");
   }

@@ -1,5 +1,6 @@
 // Tracked training over two ranks: values are written once, and tracking never disturbs training.
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,6 +16,22 @@ namespace fs = std::filesystem;
 
 int64_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
+// -1 if it cannot be read.
+int64_t steps_in_trackio(const fs::path& database) {
+  sqlite3* opened = nullptr;
+  int64_t steps = -1;
+  const auto read = [](void* to, int, char** values, char**) {
+    *static_cast<int64_t*>(to) = std::stoll(values[0]);
+    return 0;
+  };
+  if (sqlite3_open_v2(database.c_str(), &opened, SQLITE_OPEN_READWRITE, nullptr) == SQLITE_OK) {
+    sqlite3_exec(opened, "SELECT COUNT(DISTINCT step) FROM metrics JOIN configs USING (run_id)",
+                 read, &steps, nullptr);
+  }
+  sqlite3_close(opened);
+  return steps;
+}
+
 class TrackedTraining : public ::testing::Test {
  protected:
   Outcome run(const std::string& mode, const std::string& log_with,
@@ -27,8 +44,10 @@ class TrackedTraining : public ::testing::Test {
 };
 
 TEST_F(TrackedTraining, OverTwoRanks_IsWrittenOnce) {
-  const Outcome outcome = run("plain", "csv:jsonl:tensorboard:every_rank");
+  const Outcome outcome = run("plain", "csv:jsonl:tensorboard:trackio:every_rank",
+                              {{"TRACKIO_DIR", (here.path() / "trackio").string()}});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(steps_in_trackio(here.path() / "trackio/proj.db"), 10);
   const fs::path folder = here.path() / "proj";
   const std::string csv = text_of(folder / "metrics.csv");
   EXPECT_EQ(lines_of(csv), 1 + 3 + 10 * 6) << csv;
