@@ -289,7 +289,7 @@ TEST_F(Trackio, Resume_IsByTheRunsName) {
   const auto ids = sql.rows("SELECT run_id FROM metrics ORDER BY id");
   ASSERT_EQ(ids.size(), 2U);
   EXPECT_NE(ids[0][0], ids[1][0]);
-  sql.rows("UPDATE metrics SET timestamp = '2026-01-01' WHERE run_id = '" + ids[0][0] + "'");
+  sql.rows("UPDATE metrics SET timestamp = '1960-01-01' WHERE run_id = '" + ids[1][0] + "'");
   for (const char* how : {"allow", "must"}) {
     run.options = {{"resume", std::string(how)}};
     run.config = {{"lr", 2.0}};
