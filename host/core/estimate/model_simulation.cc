@@ -178,7 +178,8 @@ void ModelSimulation::keep_squares(uint64_t bytes) {
   for (uint64_t left = bytes; left > 0;) {
     const uint64_t bucket = std::min(left, kBucketBytes);
     left -= bucket;
-    const auto side = static_cast<uint64_t>(std::ceil(std::sqrt(static_cast<double>(bucket / 4))));
+    const uint64_t elements = bucket / 4;
+    const auto side = static_cast<uint64_t>(std::ceil(std::sqrt(static_cast<double>(elements))));
     const uint64_t factors = factor_elements(communication, side, side);
     if (factors == 0) continue;
     keep(MemoryCategory::kBuffers, side * side * 4);
