@@ -54,7 +54,7 @@ class LogValue {
 
 // LogImage: an image for accelerator.log_images. A plain value type.
 struct LogImage {
-  std::string name;
+  std::string name;  // as of a value: "samples/first"
   // Values of uint8, or floating-point ones from 0 to 1, which others are clamped to: [height,
   // width], or with 1 (gray), 3 (RGB) or 4 (RGBA) channels [height, width, channels] or [channels,
   // height, width]; the former if both are possible. On any device. Undefined: see `file`.

@@ -30,6 +30,7 @@ namespace coupler {
 // Options: those of one parameter group. Every option has a name, by which checkpoints keep it.
 class ParameterOptions : public torch::optim::OptimizerOptions {
  public:
+  // Options by name, and where their values are.
   using Value = std::variant<double*, int64_t*, bool*, std::tuple<double, double>*>;
   using Named = std::vector<std::pair<const char*, Value>>;
   virtual Named named() = 0;  // pointers into this object
@@ -44,7 +45,7 @@ class ParameterOptimizer : public torch::optim::Optimizer {
  public:
   // A parameter; if the optimizer is elementwise, any piece of parameters, flat or not.
   struct Piece {
-    at::Tensor parameter;
+    at::Tensor parameter;           // changed in place
     at::Tensor gradient;            // of the same shape; must not be changed
     std::vector<at::Tensor> state;  // in the order of state_names()
     int64_t step = 0;               // number of this update, from 1; before the first: 0
@@ -58,6 +59,7 @@ class ParameterOptimizer : public torch::optim::Optimizer {
   // this parameter has no such state.
   virtual std::vector<int64_t> state_shape(const std::string& name,
                                            const at::Tensor& parameter) const;
+  // Changes the parameter and its state by one step.
   virtual void update(const Piece& piece, ParameterOptions& options) const = 0;
   // Moves the parameters of a group between the values that training computes gradients at and
   // those to evaluate and save, for an optimizer for which they differ. Does nothing by default.
@@ -87,16 +89,22 @@ class ParameterOptimizer : public torch::optim::Optimizer {
 template <class Derived>
 class ParameterOptionsOf : public ParameterOptions {
  public:
+  // A copy, for a group.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
     return std::make_unique<Derived>(static_cast<const Derived&>(*this));
   }
+  // As the constructor makes them.
   std::unique_ptr<ParameterOptions> initial() const override { return std::make_unique<Derived>(); }
+  // The learning rate.
   double get_lr() const override { return static_cast<const Derived&>(*this).lr(); }
+  // The same, for schedulers.
   void set_lr(double rate) override { static_cast<Derived&>(*this).lr(rate); }
 };
 
+// Names, defaults and meanings are those of PyTorch's torch.optim.NAdam.
 class NAdamOptions : public ParameterOptionsOf<NAdamOptions> {
  public:
+  // rate: the learning rate, lr.
   NAdamOptions(double rate = 2e-3) : lr_(rate) {}  // NOLINT(google-explicit-constructor)
   using betas_t = std::tuple<double, double>;
   TORCH_ARG(double, lr);
@@ -109,8 +117,10 @@ class NAdamOptions : public ParameterOptionsOf<NAdamOptions> {
   std::string problem() const override;
 };
 
+// Names, defaults and meanings are those of PyTorch's torch.optim.RAdam.
 class RAdamOptions : public ParameterOptionsOf<RAdamOptions> {
  public:
+  // rate: the learning rate, lr.
   RAdamOptions(double rate = 1e-3) : lr_(rate) {}  // NOLINT(google-explicit-constructor)
   using betas_t = std::tuple<double, double>;
   TORCH_ARG(double, lr);
@@ -122,8 +132,10 @@ class RAdamOptions : public ParameterOptionsOf<RAdamOptions> {
   std::string problem() const override;
 };
 
+// Names, defaults and meanings are those of PyTorch's torch.optim.Adamax.
 class AdamaxOptions : public ParameterOptionsOf<AdamaxOptions> {
  public:
+  // rate: the learning rate, lr.
   AdamaxOptions(double rate = 2e-3) : lr_(rate) {}  // NOLINT(google-explicit-constructor)
   using betas_t = std::tuple<double, double>;
   TORCH_ARG(double, lr);
@@ -134,8 +146,10 @@ class AdamaxOptions : public ParameterOptionsOf<AdamaxOptions> {
   std::string problem() const override;
 };
 
+// As in Symbolic Discovery of Optimization Algorithms (Chen et al., 2023), by the authors' names.
 class LionOptions : public ParameterOptionsOf<LionOptions> {
  public:
+  // rate: the learning rate, lr.
   LionOptions(double rate = 1e-4) : lr_(rate) {}  // NOLINT(google-explicit-constructor)
   using betas_t = std::tuple<double, double>;
   TORCH_ARG(double, lr);
@@ -150,6 +164,7 @@ class LionOptions : public ParameterOptionsOf<LionOptions> {
 // before training goes on. Checkpoints keep the mode.
 class ScheduleFreeAdamWOptions : public ParameterOptionsOf<ScheduleFreeAdamWOptions> {
  public:
+  // rate: the learning rate, lr.
   // NOLINTNEXTLINE(google-explicit-constructor)
   ScheduleFreeAdamWOptions(double rate = 2.5e-3) : lr_(rate) {}
   using betas_t = std::tuple<double, double>;
@@ -170,8 +185,10 @@ class ScheduleFreeAdamWOptions : public ParameterOptionsOf<ScheduleFreeAdamWOpti
   std::string problem() const override;
 };
 
+// Names, defaults and meanings are those of PyTorch's torch.optim.Adafactor.
 class AdafactorOptions : public ParameterOptionsOf<AdafactorOptions> {
  public:
+  // rate: the learning rate, lr.
   AdafactorOptions(double rate = 1e-2) : lr_(rate) {}  // NOLINT(google-explicit-constructor)
   TORCH_ARG(double, lr);
   TORCH_ARG(double, beta2_decay) = -0.8;
@@ -186,6 +203,7 @@ class AdafactorOptions : public ParameterOptionsOf<AdafactorOptions> {
 // For matrices only; give other parameters to another optimizer.
 class MuonOptions : public ParameterOptionsOf<MuonOptions> {
  public:
+  // rate: the learning rate, lr.
   MuonOptions(double rate = 1e-3) : lr_(rate) {}  // NOLINT(google-explicit-constructor)
   TORCH_ARG(double, lr);
   TORCH_ARG(double, weight_decay) = 0.1;  // decoupled
@@ -200,44 +218,74 @@ class MuonOptions : public ParameterOptionsOf<MuonOptions> {
   std::string problem() const override;
 };
 
-#define COUPLER_OPTIMIZER(Name)                                                                 \
- public:                                                                                        \
-  explicit Name(std::vector<at::Tensor> parameters, Name##Options options = {})                 \
-      : Name({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(options)) {} \
-  explicit Name(const std::vector<torch::optim::OptimizerParamGroup>& groups,                   \
-                Name##Options defaults = {})                                                    \
-      : ParameterOptimizer(groups, std::make_unique<Name##Options>(std::move(defaults))) {}     \
-  std::vector<std::string> state_names() const override;                                        \
-  void update(const Piece& piece, ParameterOptions& options) const override
+// Constructs an optimizer with options of that type.
+template <class Options>
+class ParameterOptimizerOf : public ParameterOptimizer {
+ public:
+  // Of one group. Throws Error(kInvalidArgument) naming a wrong option.
+  explicit ParameterOptimizerOf(std::vector<at::Tensor> parameters, Options options = {})
+      : ParameterOptimizerOf({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                             std::move(options)) {}
+  // The same of several groups. defaults: of groups without options.
+  explicit ParameterOptimizerOf(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                Options defaults = {})
+      : ParameterOptimizer(groups, std::make_unique<Options>(std::move(defaults))) {}
+};
 
-class NAdam final : public ParameterOptimizer {
-  COUPLER_OPTIMIZER(NAdam);
+// Adam with Nesterov momentum.
+class NAdam final : public ParameterOptimizerOf<NAdamOptions> {
+ public:
+  using ParameterOptimizerOf::ParameterOptimizerOf;  // of parameters, or of groups
+  std::vector<std::string> state_names() const override;
+  void update(const Piece& piece, ParameterOptions& options) const override;
 };
-class RAdam final : public ParameterOptimizer {
-  COUPLER_OPTIMIZER(RAdam);
+// Rectified Adam.
+class RAdam final : public ParameterOptimizerOf<RAdamOptions> {
+ public:
+  using ParameterOptimizerOf::ParameterOptimizerOf;  // of parameters, or of groups
+  std::vector<std::string> state_names() const override;
+  void update(const Piece& piece, ParameterOptions& options) const override;
 };
-class Adamax final : public ParameterOptimizer {
-  COUPLER_OPTIMIZER(Adamax);
+// Adam with the infinity norm.
+class Adamax final : public ParameterOptimizerOf<AdamaxOptions> {
+ public:
+  using ParameterOptimizerOf::ParameterOptimizerOf;  // of parameters, or of groups
+  std::vector<std::string> state_names() const override;
+  void update(const Piece& piece, ParameterOptions& options) const override;
 };
-class Lion final : public ParameterOptimizer {
-  COUPLER_OPTIMIZER(Lion);
+// The sign of an interpolated momentum.
+class Lion final : public ParameterOptimizerOf<LionOptions> {
+ public:
+  using ParameterOptimizerOf::ParameterOptimizerOf;  // of parameters, or of groups
+  std::vector<std::string> state_names() const override;
+  void update(const Piece& piece, ParameterOptions& options) const override;
 };
-class ScheduleFreeAdamW final : public ParameterOptimizer {
-  COUPLER_OPTIMIZER(ScheduleFreeAdamW);
+// AdamW without a schedule (Defazio et al., 2024); see its options.
+class ScheduleFreeAdamW final : public ParameterOptimizerOf<ScheduleFreeAdamWOptions> {
+ public:
+  using ParameterOptimizerOf::ParameterOptimizerOf;  // of parameters, or of groups
+  std::vector<std::string> state_names() const override;
+  void update(const Piece& piece, ParameterOptions& options) const override;
   void switch_mode(const std::vector<Piece>& pieces, ParameterOptions& options,
                    bool training) const override;
 };
-class Adafactor final : public ParameterOptimizer {
-  COUPLER_OPTIMIZER(Adafactor);
+// Second moments of matrices as rows and columns.
+class Adafactor final : public ParameterOptimizerOf<AdafactorOptions> {
+ public:
+  using ParameterOptimizerOf::ParameterOptimizerOf;  // of parameters, or of groups
+  std::vector<std::string> state_names() const override;
+  void update(const Piece& piece, ParameterOptions& options) const override;
   bool is_elementwise() const override { return false; }
   std::vector<int64_t> state_shape(const std::string& name,
                                    const at::Tensor& parameter) const override;
 };
-class Muon final : public ParameterOptimizer {
-  COUPLER_OPTIMIZER(Muon);
+// Orthogonalized momentum; for matrices.
+class Muon final : public ParameterOptimizerOf<MuonOptions> {
+ public:
+  using ParameterOptimizerOf::ParameterOptimizerOf;  // of parameters, or of groups
+  std::vector<std::string> state_names() const override;
+  void update(const Piece& piece, ParameterOptions& options) const override;
   bool is_elementwise() const override { return false; }
 };
-
-#undef COUPLER_OPTIMIZER
 
 }  // namespace coupler

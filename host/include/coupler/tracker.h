@@ -42,11 +42,11 @@ struct TrackedStep {
 
 // An encoded image, as a file would have it. A figure is one, too: save it, and log its file.
 struct TrackedImage {
-  std::string name;    // as of a value: "samples/first"
-  std::string bytes;   // the file's contents
-  std::string format;  // the file's ending: "png", "jpg", …
-  int64_t width = 0;   // in pixels; 0: unknown
-  int64_t height = 0;
+  std::string name;          // as of a value: "samples/first"
+  std::string bytes;         // the file's contents
+  std::string format;        // the file's ending: "png", "jpg", …
+  int64_t width = 0;         // in pixels; 0: unknown
+  int64_t height = 0;        // likewise
   std::string caption = {};  // UTF-8
 };
 
@@ -63,15 +63,15 @@ TrackedImage image_of_file(const std::string& name, const std::string& path,
 
 // Rows of values. Each row has a value for each column.
 struct TrackedTable {
-  std::string name;
-  std::vector<std::string> columns;
-  std::vector<std::vector<TrackValue>> rows;
+  std::string name;                           // as of a value
+  std::vector<std::string> columns;           // their names
+  std::vector<std::vector<TrackValue>> rows;  // as many values each
 };
 
 // A file or a folder of the run: a model, a data set, a report. Trackers that hold it read it
 // later, at the latest in end_training; do not change it before.
 struct TrackedArtifact {
-  std::string path;
+  std::string path;  // of the file or folder
   std::string name;  // under which it is kept; no slashes
 };
 

@@ -20,15 +20,17 @@
 
 namespace coupler {
 
+// One message of a conversation.
 struct ChatMessage {
-  std::string role;  // "system", "user", "assistant" or "tool"
-  std::string content;
+  std::string role;     // "system", "user", "assistant" or "tool"
+  std::string content;  // UTF-8
   // A JSON object with further keys that the template reads, such as
   // {"tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]}.
   // It may have "content", too: parts of several kinds.
   std::string more;
 };
 
+// For ChatTemplate::apply.
 struct ChatOptions {
   // Whether to end with the beginning of an answer, for the model to continue.
   bool add_generation_prompt = false;

@@ -26,6 +26,7 @@
 
 namespace coupler {
 
+// For the constructor of CompiledModel.
 struct CompiledModelOptions {
   std::string name = "model";  // which of the package's models
   // How many calls of forward may run at a time; further ones wait. Each takes memory.
@@ -51,6 +52,7 @@ class CompiledModel {
   // or shape than the model was compiled for.
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs) const;
 
+  // Where inputs must be.
   at::Device device() const;
   // The number of tensors that forward takes.
   size_t num_inputs() const;
