@@ -126,4 +126,8 @@ std::string format_duration(std::chrono::nanoseconds duration) {
   return std::to_string(count) + "ns";
 }
 
+double seconds_since_epoch() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace coupler

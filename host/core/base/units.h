@@ -1,5 +1,7 @@
-// Sizes as users write them: "10GB", "1.5 GiB", "4096"; KB, MB, GB and TB are powers of 1000, KiB,
-// MiB, GiB and TiB of 1024, and a number without a unit is bytes. Pure functions.
+// Sizes and durations as users write them, and the time of day.
+//
+// Sizes: "10GB", "1.5 GiB", "4096"; KB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB of
+// 1024, and a number without a unit is bytes. Pure functions.
 //
 // Units must be spelled exactly so: "Gb" means bits elsewhere, and "gb" could be either.
 #pragma once
@@ -28,5 +30,9 @@ std::optional<std::chrono::nanoseconds> duration_of_seconds(double seconds);
 
 // The shortest exact form, e.g. "30s", "1500ms".
 std::string format_duration(std::chrono::nanoseconds duration);
+
+// The time now, in seconds since 1970-01-01 00:00 UTC; it may jump if the clock is set.
+// [any-thread]
+double seconds_since_epoch();
 
 }  // namespace coupler

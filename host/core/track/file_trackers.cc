@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include <system_error>
 
 #include "base/text.h"
+#include "base/units.h"
 #include "track/media.h"
 
 namespace coupler::track {
@@ -227,14 +227,13 @@ void JsonLinesTracker::start(const TrackerRun& run) {
   check_options(run, name(), {});
   folder_ = run.folder;
   file_.open(run.folder, "metrics.jsonl");
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string& out = file_.pending();
   out += "{\"project\": ";
   append_json_text(out, run.project);
   out += ", \"run\": ";
   append_json_text(out, run.run_name);
   fmt::format_to(std::back_inserter(out),
-                 ", \"time\": {:.3f}, \"config\": ", std::chrono::duration<double>(now).count());
+                 ", \"time\": {:.3f}, \"config\": ", seconds_since_epoch());
   append_json_object(out, run.config);
   out += "}\n";
 }

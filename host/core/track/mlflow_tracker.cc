@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "track/file_trackers.h"
 #include "track/media.h"
 
@@ -59,11 +60,6 @@ std::chrono::milliseconds request_timeout() {
 }
 
 int64_t milliseconds(double seconds) { return std::llround(seconds * 1000); }
-
-int64_t now_in_milliseconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-}
 
 // Truncates between two characters.
 std::string at_most(std::string text, size_t limit) {
@@ -147,7 +143,7 @@ void MlflowTracker::start(const TrackerRun& run) {
   if (!run_name.empty()) run_.run_name = run_name;
   experiment_ = option_of(run, "experiment_name", "MLFLOW_EXPERIMENT_NAME");
   if (experiment_.empty()) experiment_ = run.project;
-  start_time_ = now_in_milliseconds();
+  start_time_ = milliseconds(seconds_since_epoch());
 }
 
 json MlflowTracker::call(const std::string& method, const std::string& path,
@@ -333,7 +329,7 @@ void MlflowTracker::finish() {
   json body;
   body["run_id"] = run_id_;
   body["status"] = "FINISHED";
-  body["end_time"] = now_in_milliseconds();
+  body["end_time"] = milliseconds(seconds_since_epoch());
   call("POST", "runs/update", body.dump());
 }
 

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <bit>
 #include <boost/crc.hpp>
-#include <chrono>
 #include <cstring>
 #include <protozero/pbf_writer.hpp>
 
+#include "base/units.h"
 #include "track/file_trackers.h"
 #include "track/media.h"
 
@@ -160,10 +160,6 @@ std::string hparams_end_event(double time) {
   return hparams_event(time, "_hparams_/session_end_info", kSessionEnd, session);
 }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // TensorBoard reads files in the order of their names. No two runs use the same one.
 std::string file_name(double now) {
   static std::atomic<int> count{0};
@@ -201,7 +197,7 @@ std::string values_event(const TrackedStep& entry) {
 
 void TensorBoardTracker::start(const TrackerRun& run) {
   check_options(run, name(), {});
-  const double now = seconds_now();
+  const double now = seconds_since_epoch();
   file_.open(run.folder, file_name(now));
   append_record(file_.pending(), version_event(now));
   if (!run.config.empty()) append_record(file_.pending(), hparams_start_event(now, run));
@@ -249,7 +245,7 @@ bool TensorBoardTracker::log_table(const TrackedTable& table, int64_t step, doub
 }
 
 void TensorBoardTracker::finish() {
-  if (!ended_) append_record(file_.pending(), hparams_end_event(seconds_now()));
+  if (!ended_) append_record(file_.pending(), hparams_end_event(seconds_since_epoch()));
   ended_ = true;
   file_.close();
 }

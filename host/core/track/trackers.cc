@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/units.h"
 #include "track/file_trackers.h"
 #include "track/mlflow_tracker.h"
 #include "track/tensorboard_tracker.h"
@@ -51,20 +51,18 @@ track::Trackers::Trackers(const std::vector<std::shared_ptr<Tracker>>& trackers,
 track::Trackers::~Trackers() { end(); }
 
 void track::Trackers::log(TrackValues values, std::optional<int64_t> step) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
   auto entry = std::make_shared<TrackedStep>();
   entry->values = std::move(values);
   entry->step = step.value_or(next_step_);
-  entry->time = std::chrono::duration<double>(now).count();
+  entry->time = seconds_since_epoch();
   next_step_ = entry->step + 1;
   const std::shared_ptr<const TrackedStep> shared = std::move(entry);
   for (const auto& queue : queues_) queue->push(shared);
 }
 
 void track::Trackers::log_media(TrackedMedia media, std::optional<int64_t> step) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
   media.step = step.value_or(std::max<int64_t>(next_step_ - 1, 0));
-  media.time = std::chrono::duration<double>(now).count();
+  media.time = seconds_since_epoch();
   const auto shared = std::make_shared<const TrackedMedia>(std::move(media));
   for (const auto& queue : queues_) queue->push_media(shared);
 }

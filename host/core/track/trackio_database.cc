@@ -6,7 +6,6 @@
 #include <sqlite3.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <initializer_list>
@@ -14,6 +13,7 @@
 #include "base/process.h"
 #include "base/sha256.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "track/file_trackers.h"
 #include "track/trackio_schema.h"
 
@@ -246,8 +246,7 @@ void TrackioDatabase::write(const TrackioRun& run, const std::vector<TrackioRow>
     insert.text(row.time).text(run.id).text(run.name).number(row.step);
     insert.bytes(row.metrics).text(row.log_id).run();
   }
-  const std::string now = trackio_time(
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  const std::string now = trackio_time(seconds_since_epoch());
   Statement(connection_.get(), path_,
             replace ? "INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) "
                       "VALUES (?, ?, ?, ?)"

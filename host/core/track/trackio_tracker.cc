@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "base/process.h"
 #include "base/sha256.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "track/file_trackers.h"
 #include "track/media.h"
 
@@ -28,10 +28,6 @@ std::string new_uuid() {
   bytes[6] = static_cast<uint8_t>((bytes[6] & 0x0f) | 0x40);
   bytes[8] = static_cast<uint8_t>((bytes[8] & 0x3f) | 0x80);
   return to_hex(bytes).substr(0, 32);
-}
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // Trackio adds keys of its own to rows, and to the configuration those that begin with "_".
@@ -53,7 +49,7 @@ std::string config_json(const TrackerRun& run, const std::string& group) {
   json.pop_back();
   if (json.size() > 1) json += ", ";
   fmt::format_to(std::back_inserter(json), R"("_Username": null, "_Created": "{}", "_Group": )",
-                 trackio_time(now()));
+                 trackio_time(seconds_since_epoch()));
   if (group.empty()) return json + "null}";
   append_json_text(json, group);
   return json + "}";

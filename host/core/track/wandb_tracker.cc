@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/crc.hpp>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "track/media.h"
 
 namespace coupler::track {
@@ -102,10 +102,6 @@ std::string run_id() {
   return id;
 }
 
-double wall_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // The run's record, with its configuration.
 std::string run_message(const TrackerRun& run, const std::string& id, double started) {
   std::string message;
@@ -179,7 +175,7 @@ void WandbTracker::start(const TrackerRun& run) {
                   "use at most 64 letters, digits, - and _");
   }
   if (id.empty()) id = run_id();
-  started_ = wall_time();
+  started_ = seconds_since_epoch();
   const std::time_t seconds = static_cast<std::time_t>(started_);
   folder_ = (fs::path(run.folder) / "wandb" /
              fmt::format("offline-run-{:%Y%m%d_%H%M%S}-{}", fmt::localtime(seconds), id))
@@ -306,7 +302,8 @@ void WandbTracker::finish() {
   if (!std::exchange(ended_, true)) {
     flush();
     std::string exit;
-    pbf_writer(exit).add_int32(kExitRuntime, static_cast<int32_t>(wall_time() - started_));
+    pbf_writer(exit).add_int32(kExitRuntime,
+                               static_cast<int32_t>(seconds_since_epoch() - started_));
     write(static_cast<uint32_t>(RecordField::kExit), exit);
   }
   file_.close();
