@@ -36,6 +36,7 @@ class Builder {
     const auto found = config_.find(key);
     return found == config_.end() || found->is_null() ? otherwise : number(key);
   }
+  bool has(const char* key) const { return config_.contains(key); }
   bool flag(const char* key, bool otherwise) const {
     const auto found = config_.find(key);
     return found != config_.end() && found->is_boolean() ? found->get<bool>() : otherwise;
@@ -61,16 +62,28 @@ class Builder {
   std::vector<LoggedParameter> parameters_;
 };
 
-// modeling_llama.py; modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
-// modeling_gemma.py differ in biases, norms and ties;
-// modeling_gemma2.py and modeling_gemma3.py norm what blocks add, too.
-void llama(Builder& b, bool attention_bias, bool head_norms, bool ties, bool output_norms = false) {
+// modeling_llama.py, and how modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
+// modeling_gemma.py differ from it; modeling_gemma2.py and modeling_gemma3.py norm what blocks add,
+// too.
+struct LlamaKind {
+  bool attention_bias = false;
+  bool head_norms = false;
+  bool ties = false;
+  bool output_norms = false;
+  // If config.json lacks them; 0: as many key heads as heads, and heads that share the width.
+  uint64_t key_heads = 0;
+  uint64_t head_size = 0;
+};
+
+void llama(Builder& b, const LlamaKind& kind) {
   const uint64_t width = b.number("hidden_size"), heads = b.number("num_attention_heads");
-  const uint64_t size = b.number("head_dim", width / heads);
-  const uint64_t keys = b.number("num_key_value_heads", heads);
+  const uint64_t size = b.number("head_dim", kind.head_size > 0 ? kind.head_size : width / heads);
+  const bool all_heads = kind.key_heads == 0 || b.has("num_key_value_heads");  // null means all
+  const uint64_t keys = b.number("num_key_value_heads", all_heads ? heads : kind.key_heads);
   const uint64_t inner = b.number("intermediate_size"), words = b.number("vocab_size");
-  const bool bias = b.flag("attention_bias", attention_bias), mlp_bias = b.flag("mlp_bias", false);
-  const bool out_bias = !attention_bias && bias;  // qwen2 has none at o_proj
+  const bool bias = b.flag("attention_bias", kind.attention_bias);
+  const bool mlp_bias = b.flag("mlp_bias", false);
+  const bool out_bias = !kind.attention_bias && bias;  // qwen2 has none at o_proj
   b.add("model.embed_tokens.weight", {words, width});
   for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
@@ -78,7 +91,7 @@ void llama(Builder& b, bool attention_bias, bool head_norms, bool ties, bool out
     b.linear(layer + "self_attn.k_proj", keys * size, width, bias);
     b.linear(layer + "self_attn.v_proj", keys * size, width, bias);
     b.linear(layer + "self_attn.o_proj", width, heads * size, out_bias);
-    if (head_norms) {
+    if (kind.head_norms) {
       b.norm(layer + "self_attn.q_norm", size, false);
       b.norm(layer + "self_attn.k_norm", size, false);
     }
@@ -87,13 +100,13 @@ void llama(Builder& b, bool attention_bias, bool head_norms, bool ties, bool out
     b.linear(layer + "mlp.down_proj", width, inner, mlp_bias);
     b.norm(layer + "input_layernorm", width, false);
     b.norm(layer + "post_attention_layernorm", width, false);
-    if (output_norms) {
+    if (kind.output_norms) {
       b.norm(layer + "pre_feedforward_layernorm", width, false);
       b.norm(layer + "post_feedforward_layernorm", width, false);
     }
   }
   b.norm("model.norm", width, false);
-  if (!b.flag("tie_word_embeddings", ties)) b.linear("lm_head", words, width, false);
+  if (!b.flag("tie_word_embeddings", kind.ties)) b.linear("lm_head", words, width, false);
 }
 
 // modeling_gpt2.py; its Conv1D has weights as [in, out].
@@ -242,13 +255,23 @@ using Family = std::function<void(Builder&)>;
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies = {
-      {"llama", [](Builder& b) { llama(b, false, false, false); }},
-      {"mistral", [](Builder& b) { llama(b, false, false, false); }},
-      {"qwen2", [](Builder& b) { llama(b, true, false, false); }},
-      {"qwen3", [](Builder& b) { llama(b, false, true, false); }},
-      {"gemma", [](Builder& b) { llama(b, false, false, true); }},
-      {"gemma2", [](Builder& b) { llama(b, false, false, true, true); }},
-      {"gemma3_text", [](Builder& b) { llama(b, false, true, true, true); }},
+      {"llama", [](Builder& b) { llama(b, {}); }},
+      {"mistral", [](Builder& b) { llama(b, {.key_heads = 8}); }},
+      {"qwen2", [](Builder& b) { llama(b, {.attention_bias = true}); }},
+      {"qwen3", [](Builder& b) { llama(b, {.head_norms = true, .head_size = 128}); }},
+      {"gemma", [](Builder& b) { llama(b, {.ties = true, .key_heads = 16, .head_size = 256}); }},
+      {"gemma2",
+       [](Builder& b) {
+         llama(b, {.ties = true, .output_norms = true, .key_heads = 4, .head_size = 256});
+       }},
+      {"gemma3_text",
+       [](Builder& b) {
+         llama(b, {.head_norms = true,
+                   .ties = true,
+                   .output_norms = true,
+                   .key_heads = 4,
+                   .head_size = 256});
+       }},
       {"gpt2", gpt2},
       {"gptj", gptj},
       {"gpt_neox", gpt_neox},

@@ -56,6 +56,31 @@ TEST(Transformer, PublishedModels_HaveTheirPublishedSizes) {
             124'697'433u);
 }
 
+// What config.json leaves out is the architecture's own default.
+TEST(Transformer, KeyHeadsAndHeadSize_HaveTheDefaultsOfTheirArchitecture) {
+  EXPECT_EQ(count(R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+                      "num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32000})"),
+            7'241'732'096u);
+  EXPECT_EQ(count(R"({"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576,
+                      "num_attention_heads": 16, "num_hidden_layers": 28, "vocab_size": 256000})"),
+            8'537'680'896u);
+  EXPECT_EQ(count(R"({"model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216,
+                      "num_attention_heads": 8, "num_hidden_layers": 26, "vocab_size": 256000})"),
+            2'614'341'888u);
+  EXPECT_EQ(count(R"({"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072,
+                      "num_attention_heads": 16, "num_key_value_heads": 8,
+                      "num_hidden_layers": 28, "vocab_size": 151936,
+                      "tie_word_embeddings": true})"),
+            596'049'920u);
+  // Null means as many as heads.
+  EXPECT_EQ(count(R"({"model_type": "mistral", "hidden_size": 64, "intermediate_size": 64,
+                      "num_attention_heads": 4, "num_key_value_heads": null,
+                      "num_hidden_layers": 1, "vocab_size": 10})"),
+            count(R"({"model_type": "mistral", "hidden_size": 64, "intermediate_size": 64,
+                      "num_attention_heads": 4, "num_key_value_heads": 4,
+                      "num_hidden_layers": 1, "vocab_size": 10})"));
+}
+
 std::string config_refusal(const std::string& config) {
   try {
     transformer_of(config, "config.json");
