@@ -1,4 +1,5 @@
-// coupler new: writes the skeleton of a plugin or a program, which builds, runs and has a test.
+// coupler new: writes the skeleton of a plugin or a program, which builds, runs and has a test, or
+// of a notebook.
 #include <coupler/error.h>
 #include <fmt/format.h>
 
@@ -136,10 +137,15 @@ int create(const Arguments& arguments, const std::string& kind) {
     throw Error(ErrorCode::kIo, fmt::format("cannot write {}: {}", name, error.code().message()),
                 {.subject = name, .hint = "choose a folder where you may write"});
   }
+  std::printf("Created %s/. ", name.c_str());
+  if (kind == "notebook") {
+    std::printf("Open it:\n  cd %s && jupyter lab train.ipynb\n", name.c_str());
+    return 0;
+  }
   std::printf(
-      "Created %s/. Build and test it:\n"
+      "Build and test it:\n"
       "  cd %s && cmake -S . -B build%s && cmake --build build && ctest --test-dir build\n",
-      name.c_str(), name.c_str(), prefix_option().c_str());
+      name.c_str(), prefix_option().c_str());
   if (kind != "project")
     std::printf("%s/README.md explains how to turn it into a backend for many processes.\n",
                 name.c_str());
@@ -155,12 +161,13 @@ int new_plugin(const Arguments& arguments) {
 }
 
 int new_project(const Arguments& arguments) { return create(arguments, "project"); }
+int new_notebook(const Arguments& arguments) { return create(arguments, "notebook"); }
 
 }  // namespace
 
 Command new_command() {
   return {.name = "new",
-          .summary = "create the skeleton of a plugin or a program",
+          .summary = "create the skeleton of a plugin, a program or a notebook",
           .subcommands = {{.name = "plugin",
                            .summary =
                                "a backend in C (the default) or C++ that needs only Coupler's C "
@@ -173,7 +180,12 @@ Command new_command() {
                                "a C++ program with find_package(Coupler), whose test trains on two "
                                "processes",
                            .forms = {"NAME"},
-                           .run = new_project}},
+                           .run = new_project},
+                          {.name = "notebook",
+                           .summary = "a Jupyter notebook whose cells are C++ and run on several "
+                                      "processes",
+                           .forms = {"NAME"},
+                           .run = new_notebook}},
           .description = {"Creates a project in the new folder NAME."},
           .examples = {"coupler new project digits && cmake -S digits -B digits/build"}};
 }
