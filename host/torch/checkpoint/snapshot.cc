@@ -82,11 +82,12 @@ std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces) {
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return pieces[a].values.nbytes() > pieces[b].values.nbytes();
   });
-  std::map<int, std::vector<uint64_t>> loads;  // by number of copies, then by copy
+  // Of those that the same ranks hold: they all know the same pieces. By copy.
+  std::map<std::pair<int, std::vector<int>>, std::vector<uint64_t>> loads;
   std::vector<bool> own(pieces.size(), false);
   for (const size_t i : order) {
     const StatePiece& piece = pieces[i];
-    auto& load = loads[piece.copies];
+    auto& load = loads[{piece.copies, piece.holders}];
     load.resize(static_cast<size_t>(piece.copies));
     const auto least = std::min_element(load.begin(), load.end());
     own[i] = least - load.begin() == piece.copy;
@@ -150,7 +151,8 @@ std::vector<StatePiece> model_pieces(const TrainingState& job, size_t index) {
                       .end = part.end,
                       .values = part.values,
                       .copies = part.copies,
-                      .copy = part.copy});
+                      .copy = part.copy,
+                      .holders = part.holders});
   }
   std::vector<StatePiece> own = deduplicated(pieces);
   if (job.rank == 0) add_buffers(job, index, "", own);
@@ -222,7 +224,8 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
           .end = part.part.end,
           .values = std::move(values),
           .copies = part.part.copies,
-          .copy = part.part.copy};
+          .copy = part.part.copy,
+          .holders = part.part.holders};
 }
 
 namespace {

@@ -40,11 +40,12 @@ namespace coupler::checkpoint {
 // StatePiece: what one rank holds of one tensor of a checkpoint: a range of its elements, so that
 // any number of ranks can load it. Plain data.
 struct StatePiece {
-  std::string name;            // canonical: the same under every backend and on every rank
-  std::vector<int64_t> shape;  // of the whole tensor
-  int64_t begin = 0, end = 0;  // of its elements, row-major
-  at::Tensor values;           // as many elements, in any shape; loading writes to it
-  int copies = 1, copy = 0;    // ranks that hold the same piece, and which of them this one is
+  std::string name;               // canonical: the same under every backend and on every rank
+  std::vector<int64_t> shape;     // of the whole tensor
+  int64_t begin = 0, end = 0;     // of its elements, row-major
+  at::Tensor values;              // as many elements, in any shape; loading writes to it
+  int copies = 1, copy = 0;       // ranks that hold the same piece, and which of them this one is
+  std::vector<int> holders = {};  // see strategy::ParameterPart
 
   static StatePiece whole_of(std::string name, const at::Tensor& tensor);
 

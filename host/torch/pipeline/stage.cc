@@ -219,7 +219,8 @@ std::optional<strategy::ParameterPart> PipelineStage::part(size_t parameter) {
                                  .values = variable(parameter).detach(),
                                  .optimizer_tensor = variable(parameter),
                                  .copies = static_cast<int>(stages.size()),
-                                 .copy = static_cast<int>(copy)};
+                                 .copy = static_cast<int>(copy),
+                                 .holders = stages};
 }
 
 at::Tensor PipelineStage::whole_parameter(size_t parameter) {

@@ -104,6 +104,27 @@ TEST_F(Pieces, OfEqualCopies_EachRankSavesAboutAsMuch_AndEveryPieceOnce) {
   EXPECT_LT(*most - *least, 4000u);  // the size of one tensor
 }
 
+// As weights that stages of a pipeline share: other ranks hold the one than the other.
+TEST_F(Pieces, OfDifferentRanks_EveryPieceIsSavedOnce) {
+  const std::map<std::string, std::vector<int>> holders{
+      {"large", {0, 1}}, {"small", {1, 2}}, {"middle", {0, 2}}};
+  const std::map<std::string, int64_t> sizes{{"large", 100}, {"small", 10}, {"middle", 50}};
+  std::map<std::string, int> saved;
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<StatePiece> pieces;
+    for (const auto& [name, ranks] : holders) {
+      const auto at = std::find(ranks.begin(), ranks.end(), rank);
+      if (at == ranks.end()) continue;
+      pieces.push_back(StatePiece::whole_of(name, at::zeros({sizes.at(name)})));
+      pieces.back().copies = 2;
+      pieces.back().copy = static_cast<int>(at - ranks.begin());
+      pieces.back().holders = ranks;
+    }
+    for (const StatePiece& piece : deduplicated(pieces)) ++saved[piece.name];
+  }
+  EXPECT_EQ(saved, (std::map<std::string, int>{{"large", 1}, {"small", 1}, {"middle", 1}}));
+}
+
 TEST_F(Pieces, APartThatIsInNoFile_IsNamed) {
   const std::map<std::string, at::Tensor> tensors{{"weight", at::arange(10)}};
   auto names = write(tensors, 2, 1);
