@@ -115,7 +115,8 @@ def build(source, target):
             prefix = coupler_program().parent.parent
             steps.insert(0, ["cmake", "-S", str(FOLDER), "-B", str(work), f"-DCMAKE_PREFIX_PATH={prefix}"])
         for step in steps:
-            done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  errors="replace")
             if done.returncode != 0:
                 print(done.stdout)
                 raise UsageError("the cell does not build; the compiler's messages are above")

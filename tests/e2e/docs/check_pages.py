@@ -18,8 +18,8 @@ pages = pages_of(root)
 problems = []
 
 # Programs in pages that are not from this tree; a name in <> or after ./ is the reader's own.
-FOREIGN = {"cmake", "ctest", "deepspeed", "eval", "export", "git", "kubectl", "man", "mpirun", "mpirun.mpich", "pip", "sbatch",
-           "srun", "sudo", "torchrun", "wandb"}
+FOREIGN = {"cmake", "ctest", "deepspeed", "eval", "export", "git", "jupyter", "kubectl", "man", "mpirun", "mpirun.mpich", "pip",
+           "sbatch", "srun", "sudo", "torchrun", "wandb"}
 
 
 def complain(page, text):

@@ -3,6 +3,7 @@ cells of its own: a program, a function without a result, and what is wrong in a
 
     notebook.py BUILD_DIR CMAKE
 """
+import asyncio
 import os
 import pathlib
 import subprocess
@@ -23,7 +24,8 @@ WITH_RESULT = """%%coupler -n 2 -o training.seed=7 add(1000, 0.5)
 // Adds the ranks' numbers; each rank has its own.
 double add(int64_t samples, double scale) {
   coupler::Accelerator accelerator;
-  return accelerator.reduce(scale * samples / accelerator.world_size());
+  const double own = scale * samples / accelerator.world_size();
+  return accelerator.reduce(torch::tensor(own, torch::kDouble)).item<double>();
 }
 """
 PROGRAM = """%%coupler -n 2 -o training.mixed_precision=bf16
@@ -51,7 +53,7 @@ SLEEPS = """%%coupler -n 2 train()
 void train() {
   coupler::Accelerator accelerator;
   accelerator.print("asleep");
-  sleep(300);
+  sleep(100);
 }
 """
 
@@ -128,7 +130,7 @@ with tempfile.TemporaryDirectory(prefix="coupler-notebook-") as folder:
             deadline = time.monotonic() + LIMIT
             while len(processes_of(folder)) < 3 and time.monotonic() < deadline:  # two ranks and their launcher
                 time.sleep(0.2)
-            client.km.interrupt_kernel()
+            asyncio.run(client.km.interrupt_kernel())
         thread = threading.Thread(target=interrupt)
         thread.start()
         said = run(new(SLEEPS))
