@@ -1,9 +1,11 @@
 #include "coupler_run.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -125,6 +127,18 @@ std::string CouplerRun::wait_for_file(const std::string& name) const {
 
 pid_t CouplerRun::wait_for_pid(const std::string& name) const {
   return static_cast<pid_t>(std::atol(wait_for_file(name).c_str()));
+}
+
+std::string CouplerRun::describe() const {
+  std::string text = read_file(folder_ + "/out") + read_file(folder_ + "/err");
+  for (const pid_t pid : alive()) {
+    const std::string folder = "/proc/" + std::to_string(pid);
+    std::string command = read_file(folder + "/cmdline");
+    std::replace(command.begin(), command.end(), '\0', ' ');
+    text += fmt::format("{} (of {}, {}, in {}): {}\n", pid, parent_of(pid), state_of(pid),
+                        read_file(folder + "/wchan"), command);
+  }
+  return text;
 }
 
 std::vector<pid_t> CouplerRun::alive() const {

@@ -42,6 +42,9 @@ class CouplerRun {
   std::string wait_for_file(const std::string& name) const;
   pid_t wait_for_pid(const std::string& name) const;
 
+  // For a failed assertion: what was printed so far, and what each living process does.
+  std::string describe() const;
+
   // Living processes with our mark, the launcher included.
   std::vector<pid_t> alive() const;
   // The time from now until all are gone; nullopt if that takes longer than `most`.
