@@ -10,10 +10,12 @@
 #include <memory>
 #include <string>
 
-#include "gloo_cpu/endpoint.h"
-#include "gloo_cpu/handshake.h"
+#include "common/local_socket.h"
 
 namespace db::gloo_cpu {
+
+// How the traffic after the handshake is protected (the option "protect").
+enum class Protect : uint32_t { kNone = 0, kMac = 1, kTls = 2 };
 
 // TLS under a key that both ends hold (no certificates), for connections between machines:
 //   kTls: TLS 1.3, AES-128-GCM: the traffic cannot be read or altered.

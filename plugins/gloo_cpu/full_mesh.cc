@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/handshake.h"
 #include "common/op.h"
 #include "gloo_cpu/endpoint.h"
 
@@ -29,6 +30,10 @@ constexpr int64_t kMinHandshakeNsGreeted = 400 * kMillisecond;
 constexpr int kAcceptedAtOnce = 16;
 constexpr int64_t kFirstPause = kMillisecond / 2;  // before a connection is tried again
 constexpr int64_t kLongestPause = 50 * kMillisecond;
+
+const char* protect_name(Protect protect) {
+  return protect == Protect::kTls ? "tls" : protect == Protect::kMac ? "mac" : "none";
+}
 
 std::string rank_text(int32_t rank) { return "rank " + std::to_string(rank); }
 
@@ -86,7 +91,8 @@ class FullMeshBuilder {
         max_unauthenticated_(max_unauthenticated()) {
     self_.rank = options.rank;
     self_.size = options.size;
-    self_.protect = options.protect;
+    self_.backend = "gloo_cpu";
+    self_.mode = static_cast<uint32_t>(options.protect);
     mesh_.connections_.resize(static_cast<size_t>(options.size));
     missing_ = options.size - 1;
   }
@@ -104,6 +110,7 @@ class FullMeshBuilder {
   bool is_full() const { return unauthenticated_ >= max_unauthenticated_; }
   Failure wait(int64_t now);
   Failure advance(Attempt& attempt, bool* over);
+  std::string mismatch(const Handshake& handshake) const;
   Failure finish_handshake(Attempt& attempt, bool* over);
   Failure lose(Attempt& attempt, const std::string& problem);
   Failure too_late() const;
@@ -205,7 +212,7 @@ Failure FullMeshBuilder::open_attempts(int64_t now) {
 Failure FullMeshBuilder::open_attempt(int32_t rank, int64_t now) {
   Target& target = targets_[static_cast<size_t>(rank)];
   std::optional<Address> address = target.over_network
-                                       ? Address::parse(target.endpoint.network)
+                                       ? parse_address(target.endpoint.network)
                                        : Address::unix_path(target.endpoint.unix_path);
   if (!address) {
     return Failure::make(DB_ERR_INVALID_ARGUMENT,
@@ -270,21 +277,32 @@ Failure FullMeshBuilder::lose(Attempt& attempt, const std::string& problem) {
   Target& target = targets_[static_cast<size_t>(rank)];
   target.under_way = false;
   if (attempt.handshake.is_refused())
-    return not_listening(rank, *Address::parse(target.endpoint.network));
+    return not_listening(rank, *parse_address(target.endpoint.network));
   target.problem = problem;
   target.next_ns = now_ns() + target.pause_ns;
   target.pause_ns = std::min(2 * target.pause_ns, kLongestPause);
   return {};
 }
 
+// How the other end disagrees about the job; "": it agrees.
+std::string FullMeshBuilder::mismatch(const Handshake& handshake) const {
+  if (handshake.peer_size() != options_.size)
+    return "has " + std::to_string(handshake.peer_size()) + " ranks, but this rank has " +
+           std::to_string(options_.size);
+  const auto theirs = static_cast<Protect>(handshake.peer_mode());
+  if (theirs == options_.protect) return "";
+  return std::string("has protect = \"") + protect_name(theirs) + "\", but this rank has \"" +
+         protect_name(options_.protect) + "\"";
+}
+
 Failure FullMeshBuilder::finish_handshake(Attempt& attempt, bool* over) {
   Handshake& handshake = attempt.handshake;
   const int32_t peer = handshake.peer();
-  if (!handshake.mismatch().empty()) {
-    return Failure::make(DB_ERR_MISMATCH,
-                         "gloo_cpu: " + rank_text(peer) + " " + handshake.mismatch() +
-                             "; give every rank the same settings",
-                         0, peer);
+  if (const std::string difference = mismatch(handshake); !difference.empty()) {
+    return Failure::make(
+        DB_ERR_MISMATCH,
+        "gloo_cpu: " + rank_text(peer) + " " + difference + "; give every rank the same settings",
+        0, peer);
   }
   // It belongs to the job but should not connect to this rank.
   if (!handshake.connects() && (peer <= options_.rank || peer >= options_.size)) {

@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "common/bootstrap_store.h"
 #include "gloo_cpu/connection.h"
-#include "gloo_cpu/gloo_transport.h"
-#include "gloo_cpu/handshake.h"
 
 namespace db::gloo_cpu {
 

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "common/bootstrap_store.h"
 #include "common/error.h"
 #include "common/serial_queue.h"
 #include "gloo_cpu/collectives.h"
 #include "gloo_cpu/connection_engine.h"
 #include "gloo_cpu/full_mesh.h"
-#include "gloo_cpu/gloo_transport.h"
 
 namespace db::gloo_cpu {
 

@@ -19,18 +19,16 @@
 #include <string>
 #include <utility>
 
-#include "gloo_cpu/endpoint.h"
+#include "common/local_socket.h"
 
-namespace db::gloo_cpu {
-
-// How the traffic after the handshake is protected (the option "protect").
-enum class Protect : uint32_t { kNone = 0, kMac = 1, kTls = 2 };
+namespace db {
 
 struct HandshakeSelf {
+  const char* backend = "";  // its name, a part of the transcript
   Bytes32 key{};  // all zero if the job has no secret: then only the listener's id is proved
   int32_t rank = 0;
   int32_t size = 1;
-  Protect protect = Protect::kNone;
+  uint32_t mode = 0;  // what else both ends must agree on, in the backend's own numbers
 };
 
 class Handshake {
@@ -53,8 +51,9 @@ class Handshake {
 
   // After kDone: a key that only the two ends of this connection have.
   Bytes32 session_key() const { return keyed_hash("protects"); }
-  // After kDone: how the other end disagrees about the job ("has 3 ranks, …"); "": it agrees.
-  const std::string& mismatch() const { return mismatch_; }
+  // After kDone: what the other end says about the job. The caller compares.
+  int32_t peer_size() const { return peer_size_; }
+  uint32_t peer_mode() const { return peer_mode_; }
   Descriptor release() { return std::move(fd_); }
 
   // After kFailed.
@@ -72,7 +71,6 @@ class Handshake {
   bool take(void* message, size_t size);  // false: not completely received yet
   void put(const void* message, size_t size);
   Bytes32 keyed_hash(const char* purpose) const;
-  State finish();  // compares what both ends say about the job
 
   HandshakeSelf self_;
   Descriptor fd_;
@@ -83,10 +81,10 @@ class Handshake {
   Bytes32 own_nonce_;
   Bytes32 peer_nonce_{};
   int32_t peer_size_ = 0;
-  Protect peer_protect_ = Protect::kNone;
+  uint32_t peer_mode_ = 0;
   std::string in_, out_;
   bool refused_ = false;
-  std::string problem_, mismatch_;
+  std::string problem_;
 };
 
-}  // namespace db::gloo_cpu
+}  // namespace db

@@ -1,4 +1,4 @@
-#include "gloo_cpu/handshake.h"
+#include "common/handshake.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace db::gloo_cpu {
+namespace db {
 namespace {
 
 // Also detects a different byte order.
@@ -23,7 +23,7 @@ struct Hello {
   uint32_t magic = kMagic;
   int32_t rank = -1;
   int32_t size = 0;
-  Protect protect = Protect::kNone;
+  uint32_t mode = 0;
   Bytes32 nonce{};
 };
 static_assert(sizeof(Hello) == 48 && std::is_trivially_copyable_v<Hello>);
@@ -31,7 +31,7 @@ static_assert(sizeof(Hello) == 48 && std::is_trivially_copyable_v<Hello>);
 struct Answer {
   uint32_t magic = kMagic;
   int32_t size = 0;
-  Protect protect = Protect::kNone;
+  uint32_t mode = 0;
   uint32_t zero = 0;
   Bytes32 nonce{};
   Bytes32 proof{};
@@ -39,10 +39,6 @@ struct Answer {
 static_assert(sizeof(Answer) == 80 && std::is_trivially_copyable_v<Answer>);
 
 constexpr size_t kLargestMessage = sizeof(Answer);
-
-const char* protect_name(Protect protect) {
-  return protect == Protect::kTls ? "tls" : protect == Protect::kMac ? "mac" : "none";
-}
 
 }  // namespace
 
@@ -120,15 +116,15 @@ Bytes32 Handshake::keyed_hash(const char* purpose) const {
     return std::string(reinterpret_cast<const char*>(value.data()), value.size());
   };
   // From the connecting end's view; the parts of variable length are last, each ended by a newline.
-  std::string text = std::string("coupler gloo_cpu ") + purpose + "\n";
+  std::string text = std::string("coupler ") + self_.backend + " " + purpose + "\n";
   text += bytes(listener_id_);
   text += bytes(connects_ ? own_nonce_ : peer_nonce_);
   text += bytes(connects_ ? peer_nonce_ : own_nonce_);
   text += number(connects_ ? self_.rank : peer_) + number(connects_ ? peer_ : self_.rank);
   text += number(connects_ ? self_.size : peer_size_) + number(connects_ ? peer_size_ : self_.size);
-  const Protect first = connects_ ? self_.protect : peer_protect_;
-  const Protect second = connects_ ? peer_protect_ : self_.protect;
-  text += number(static_cast<int64_t>(first)) + number(static_cast<int64_t>(second));
+  const uint32_t first = connects_ ? self_.mode : peer_mode_;
+  const uint32_t second = connects_ ? peer_mode_ : self_.mode;
+  text += number(first) + number(second);
   text += (connects_ ? local : remote).text() + "\n" + (connects_ ? remote : local).text() + "\n";
   Bytes32 mac{};
   if (HMAC(EVP_sha256(), self_.key.data(), static_cast<int>(self_.key.size()),
@@ -137,18 +133,6 @@ Bytes32 Handshake::keyed_hash(const char* purpose) const {
     throw std::runtime_error("HMAC-SHA256 failed in OpenSSL");
   }
   return mac;
-}
-
-Handshake::State Handshake::finish() {
-  if (peer_size_ != self_.size) {
-    mismatch_ = "has " + std::to_string(peer_size_) + " ranks, but this rank has " +
-                std::to_string(self_.size);
-  } else if (peer_protect_ != self_.protect) {
-    mismatch_ = std::string("has protect = \"") + protect_name(peer_protect_) +
-                "\", but this rank has \"" + protect_name(self_.protect) + "\"";
-  }
-  step_ = Step::kDone;
-  return State::kDone;
 }
 
 Handshake::State Handshake::step() {
@@ -164,7 +148,7 @@ Handshake::State Handshake::step() {
       if (local_address(fd_.get()).family() == AF_UNIX && !is_same_user(fd_.get())) {
         return fail("a process of another user listens at its address");
       }
-      const Hello hello{kMagic, self_.rank, self_.size, self_.protect, own_nonce_};
+      const Hello hello{kMagic, self_.rank, self_.size, self_.mode, own_nonce_};
       put(&hello, sizeof hello);
       step_ = Step::kAnswer;
       return State::kUnderWay;
@@ -176,9 +160,9 @@ Handshake::State Handshake::step() {
       if (hello.magic != kMagic || hello.rank < 0) return fail("not a greeting of this backend");
       peer_ = hello.rank;
       peer_size_ = hello.size;
-      peer_protect_ = hello.protect;
+      peer_mode_ = hello.mode;
       peer_nonce_ = hello.nonce;
-      const Answer answer{kMagic, self_.size, self_.protect, 0, own_nonce_, keyed_hash("accepts")};
+      const Answer answer{kMagic, self_.size, self_.mode, 0, own_nonce_, keyed_hash("accepts")};
       put(&answer, sizeof answer);
       step_ = Step::kProof;
       return State::kUnderWay;
@@ -187,7 +171,7 @@ Handshake::State Handshake::step() {
       Answer answer;
       if (!take(&answer, sizeof answer)) return State::kUnderWay;
       peer_size_ = answer.size;
-      peer_protect_ = answer.protect;
+      peer_mode_ = answer.mode;
       peer_nonce_ = answer.nonce;
       const Bytes32 expected = keyed_hash("accepts");
       if (answer.magic != kMagic ||
@@ -209,13 +193,15 @@ Handshake::State Handshake::step() {
         return fail("a connection without this job's secret");
       }
       put(&kWelcome, sizeof kWelcome);
-      return finish();
+      step_ = Step::kDone;
+      return State::kDone;
     }
     case Step::kWelcome: {
       uint32_t welcome = 0;
       if (!take(&welcome, sizeof welcome)) return State::kUnderWay;
       if (welcome != kWelcome) return fail("not a welcome of this backend");
-      return finish();
+      step_ = Step::kDone;
+      return State::kDone;
     }
     case Step::kDone:
       return State::kDone;
@@ -223,4 +209,4 @@ Handshake::State Handshake::step() {
   return State::kFailed;
 }
 
-}  // namespace db::gloo_cpu
+}  // namespace db
