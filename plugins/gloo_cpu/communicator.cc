@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 #include <gloo/allreduce.h>
 #include <gloo/config.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/cores.h"
 #include "common/error.h"
 #include "common/op.h"
 #include "common/serial_queue.h"
@@ -174,16 +173,6 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
     }
     return failure.ok() ? db_status{DB_OK} : report(failure, error);
   });
-}
-
-// Whether waiting ranks may poll their sockets for a while without taking a core from another rank.
-bool may_spin(int32_t local_size) {
-  const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  const int mine = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  // A rank bound to one core has it to itself if the machine has enough cores.
-  return mine >= local_size || (mine == 1 && online >= local_size);
 }
 
 Failure choose(const db_communicator_params& params, const Options& options, Setup* setup) {

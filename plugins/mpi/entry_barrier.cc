@@ -1,12 +1,10 @@
 #include "mpi/entry_barrier.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,8 @@
 #include <new>
 #include <string>
 
+#include "common/fingerprint.h"
+#include "common/futex.h"
 #include "mpi/runtime.h"
 
 namespace db::mpi {
@@ -25,52 +25,11 @@ constexpr int64_t kOversubscribedSpinNs = 2'000;  // yielding
 constexpr uint64_t kGone = uint64_t{1} << 32;
 constexpr int64_t kSliceNs = 100'000'000;  // sleep between checks whether the peer is alive
 
-struct Fingerprint {
-  std::atomic<uint64_t> what;  // kind, dtype, reduce and root, a byte or two each
-  std::atomic<uint64_t> size;  // the count, or a hash of the counts
+// In shared memory.
+struct SharedFingerprint {
+  std::atomic<uint64_t> what;
+  std::atomic<uint64_t> size;
 };
-
-uint64_t pack(const Op& op) {
-  const uint64_t reduce = is_reducing(op.kind) ? static_cast<uint64_t>(op.reduce) : 0;
-  const uint64_t root = is_rooted(op.kind) ? static_cast<uint64_t>(op.root_or_peer) : 0;
-  const uint64_t dtype = op.kind == DB_BARRIER ? 0 : static_cast<uint64_t>(op.dtype);
-  return static_cast<uint64_t>(op.kind) | dtype << 8 | reduce << 16 | root << 32;
-}
-
-uint64_t pack_size(const Op& op, int32_t ranks) {
-  if (op.kind == DB_ALL_TO_ALL_V) return 0;  // its counts differ between ranks
-  if (op.recv_counts == nullptr) return op.count;
-  uint64_t hash = 0;
-  for (int32_t i = 0; i < ranks; ++i) hash = (hash ^ op.recv_counts[i]) * 0x9E3779B97F4A7C15u + 1;
-  return hash;
-}
-
-std::string unpack(uint64_t what, uint64_t size) {
-  const auto kind = static_cast<db_kind>(what & 0xff);
-  std::string text = kind_name(kind);
-  if (kind == DB_BARRIER) return text;
-  const char* const dtype = dtype_name(static_cast<db_dtype>(what >> 8 & 0xff));
-  const bool many = kind == DB_ALL_GATHER_V || kind == DB_REDUCE_SCATTER_V;
-  if (many)
-    text += " of " + std::string(dtype) + " (hash of the counts " + std::to_string(size) + ")";
-  else if (kind == DB_ALL_TO_ALL_V)
-    text += " of " + std::string(dtype);
-  else
-    text += " of " + std::to_string(size) + " " + dtype;
-  if (is_reducing(kind))
-    text += std::string(", ") + reduce_name(static_cast<db_reduce>(what >> 16 & 0xff));
-  if (is_rooted(kind)) text += ", root " + std::to_string(what >> 32);
-  return text;
-}
-
-void futex_wait(std::atomic<uint32_t>* word, uint32_t value, int64_t ns) {
-  const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
-  syscall(SYS_futex, word, FUTEX_WAIT, value, &time, nullptr, 0);
-}
-
-void futex_wake(std::atomic<uint32_t>* word) {
-  syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-}
 
 // Whether the process has exited, reaped or not.
 bool has_died(int32_t pid) {
@@ -91,7 +50,7 @@ struct alignas(128) EntryBarrier::RankSlot {
   // kGone | the first operation in which this rank takes no part; 0: it has not withdrawn.
   std::atomic<uint64_t> gone{0};
   int32_t pid = 0;
-  Fingerprint fingerprints[2] = {};
+  SharedFingerprint fingerprints[2] = {};
 };
 
 EntryBarrier::RankSlot* EntryBarrier::slot(int32_t rank) const {
@@ -167,10 +126,10 @@ Failure EntryBarrier::enter(const Op& op) {
   RankSlot* const mine = slot(rank_);
   const uint32_t number = number_.load(std::memory_order_relaxed) + 1;
   number_.store(number, std::memory_order_relaxed);
-  const uint64_t what = pack(op), size = pack_size(op, size_);
-  Fingerprint& print = mine->fingerprints[number % 2];
-  print.what.store(what, std::memory_order_relaxed);
-  print.size.store(size, std::memory_order_relaxed);
+  const Fingerprint called = fingerprint(op, size_);
+  SharedFingerprint& print = mine->fingerprints[number % 2];
+  print.what.store(called.what, std::memory_order_relaxed);
+  print.size.store(called.size, std::memory_order_relaxed);
   mine->arrived.store(number, std::memory_order_seq_cst);
   if (mine->sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&mine->arrived);
   for (int32_t peer = 0; peer < size_; ++peer) {
@@ -183,21 +142,16 @@ Failure EntryBarrier::enter(const Op& op) {
         return failure;
       }
     }
-    const Fingerprint& other = theirs->fingerprints[number % 2];
-    const uint64_t their_what = other.what.load(std::memory_order_relaxed);
-    const uint64_t their_size = other.size.load(std::memory_order_relaxed);
-    if (their_what == what && their_size == size) {
+    const SharedFingerprint& other = theirs->fingerprints[number % 2];
+    const Fingerprint theirs_called{other.what.load(std::memory_order_relaxed),
+                                    other.size.load(std::memory_order_relaxed)};
+    if (theirs_called == called) {
       if (!is_gone(peer, number)) continue;
       withdraw(number);
       return lost(peer, op);
     }
     withdraw(number);
-    return Failure::make(DB_ERR_MISMATCH,
-                         "the ranks disagree on collective operation " + std::to_string(number) +
-                             ": rank " + std::to_string(rank_) + " called " + unpack(what, size) +
-                             ", rank " + std::to_string(peer) + " called " +
-                             unpack(their_what, their_size),
-                         DB_ERROR_COMM_DEAD, peer);
+    return disagreement(number, rank_, called, peer, theirs_called);
   }
   return {};
 }

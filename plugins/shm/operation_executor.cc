@@ -1,0 +1,60 @@
+#include "shm/operation_executor.h"
+
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace db::shm {
+
+OperationExecutor::Shared::Shared(int32_t own_rank, Joined joined, int64_t spin_ns)
+    : segment(std::move(joined.segment)),
+      peers(segment.get(), own_rank, std::move(joined.lifelines), std::move(joined.kept)),
+      synchronizer(segment.get(), &peers, own_rank, spin_ns),
+      messages(own_rank, segment.get(), &peers, &synchronizer) {
+  synchronizer.set_background(&messages);
+}
+
+OperationExecutor::OperationExecutor(int32_t rank, int32_t size, Joined joined, int64_t spin_ns)
+    : rank_(rank),
+      shared_(size == 1 ? nullptr : std::make_unique<Shared>(rank, std::move(joined), spin_ns)),
+      collectives_(rank, size, shared_ == nullptr ? nullptr : shared_->segment.get(),
+                   shared_ == nullptr ? nullptr : &shared_->synchronizer) {}
+
+Failure OperationExecutor::execute(Op& op) {
+  try {
+    if (is_point_to_point(op.kind)) return conclude(op, shared_->messages.start(op));
+    return conclude(op, collectives_.run(op));
+  } catch (const std::bad_alloc&) {
+    return conclude(
+        op, Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD));
+  } catch (const std::exception& error) {
+    return conclude(
+        op, Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD));
+  }
+}
+
+Failure OperationExecutor::poll(Op& op) { return conclude(op, shared_->messages.poll(op)); }
+
+void OperationExecutor::cancel(Op& op) {
+  // A message that may be partly sent cannot be taken back. The queue cancels only operations of a
+  // communicator that has failed.
+  op.native = nullptr;
+  abort();
+}
+
+void OperationExecutor::abort() {
+  if (shared_ != nullptr) shared_->synchronizer.abort();
+}
+
+Failure OperationExecutor::conclude(const Op& op, Failure result) {
+  if (!result.dead() || shared_ == nullptr) return result;
+  if (result.status == DB_ERR_PEER_LOST) result.message = describe(op) + ": " + result.message;
+  // The cause is there before this rank leaves, because that is what the other ranks notice.
+  if (result.status != DB_ERR_ABORTED) result = shared_->peers.settle(result);
+  shared_->synchronizer.abort();
+  result.message = "shm, rank " + std::to_string(rank_) + ": " + result.message;
+  return result;
+}
+
+}  // namespace db::shm

@@ -1,0 +1,41 @@
+// The thresholds of this backend, by number of ranks: which algorithm an operation takes and how
+// much memory the ranks share. A table of constants; [any-thread].
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace db::shm {
+
+// Up to slot_bytes, every rank writes its data into its slot and reads all slots: one
+// synchronization. Above, data goes through staging memory in chunks, two in flight, which should
+// fit into the caches: reductions are divided among the ranks. A message between two ranks goes
+// through a ring.
+struct Tuning {
+  int32_t most_ranks = 0;  // the row is for up to this many
+  uint64_t slot_bytes = 0;
+  uint64_t chunk_bytes = 0;
+  uint64_t ring_bytes = 0;  // a power of two
+};
+
+inline constexpr Tuning kTuning[] = {
+    {2, 64 << 10, 256 << 10, 256 << 10},
+    {8, 32 << 10, 256 << 10, 128 << 10},
+    {64, 16 << 10, 512 << 10, 32 << 10},
+    {INT32_MAX, 8 << 10, 1 << 20, 16 << 10},
+};
+
+// A result of at least this many bytes, which does not fit into a core's caches, is written past
+// them (non-temporal stores), unless the operation is in place: then its lines are cached already.
+inline constexpr uint64_t kStreamBytes = 4 << 20;
+
+inline const Tuning& tuning_of(int32_t ranks) {
+  const Tuning* row = kTuning;
+  while (ranks > row->most_ranks) ++row;
+  return *row;
+}
+
+// "up to 2 ranks: … KiB in one round, then chunks of … KiB; up to 8 ranks: …".
+std::string describe_tuning();
+
+}  // namespace db::shm
