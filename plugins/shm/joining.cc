@@ -258,17 +258,11 @@ Failure connect_to_host(const JoinOptions& options, const MeetingPlace& place, D
   }
 }
 
-Failure take_part(const JoinOptions& options, const MeetingPlace& place, Joined* result) {
-  Lifeline own;
-  if (Failure failure = own_lifeline(&own); !failure.ok()) return failure;
-  Descriptor socket;
-  if (Failure failure = connect_to_host(options, place, &socket); !failure.ok()) return failure;
-  Frame hello;
-  hello.pid = getpid();
-  hello.node = current_node();
-  Failure failure = send_frame(socket, hello, {own.shown.get()}, 0, options.deadline_ns);
+// What this rank gets from rank 0 through the socket.
+Failure take_shared(const JoinOptions& options, const Descriptor& socket, Joined* result) {
   std::vector<Descriptor> passed;
   const auto expected = static_cast<size_t>(options.size) + 1;
+  Failure failure;
   while (failure.ok() && passed.size() < expected) {
     Frame shared;
     const size_t before = passed.size();
@@ -279,21 +273,32 @@ Failure take_part(const JoinOptions& options, const MeetingPlace& place, Joined*
   if (!failure.ok()) return failure;
   result->segment =
       Segment::map(Layout::of(options.size, options.chunk_bytes), passed.front(), &failure);
-  if (!failure.ok() && failure.failed_rank < 0) {
-    failure.failed_rank = options.rank;
-    failure.message = "rank " + std::to_string(options.rank) + " " + failure.message;
-  }
-  Failure told = send_frame(socket, Frame::of(failure), {}, 0, options.deadline_ns);
-  if (!failure.ok()) return failure;
-  if (!told.ok()) return told;
-  Frame all;
-  std::vector<Descriptor> none;
-  if (failure = receive_frame(socket, &all, &none, 0, options.deadline_ns); !failure.ok())
-    return failure;
   for (size_t i = 1; i < passed.size(); ++i) result->lifelines.push_back(std::move(passed[i]));
   result->lifelines[static_cast<size_t>(options.rank)] = Descriptor();
+  return failure;
+}
+
+Failure take_part(const JoinOptions& options, const MeetingPlace& place, Joined* result) {
+  Lifeline own;
+  if (Failure failure = own_lifeline(&own); !failure.ok()) return failure;
+  Descriptor socket;
+  if (Failure failure = connect_to_host(options, place, &socket); !failure.ok()) return failure;
+  Frame hello;
+  hello.pid = getpid();
+  hello.node = current_node();
+  Failure failure = send_frame(socket, hello, {own.shown.get()}, 0, options.deadline_ns);
+  if (failure.ok()) failure = take_shared(options, socket, result);
+  if ((failure.flags & DB_ERROR_REMOTE) != 0) return failure;
+  if (!failure.ok() && failure.failed_rank < 0) {
+    failure.failed_rank = options.rank;
+    failure.message = "rank " + std::to_string(options.rank) + ": " + failure.message;
+  }
+  const Failure told = send_frame(socket, Frame::of(failure), {}, 0, options.deadline_ns);
+  if (!failure.ok() || !told.ok()) return failure.ok() ? told : failure;
+  Frame all;
+  std::vector<Descriptor> none;
   result->kept = std::move(own.kept);
-  return {};
+  return receive_frame(socket, &all, &none, 0, options.deadline_ns);
 }
 
 }  // namespace

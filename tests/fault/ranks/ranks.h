@@ -73,6 +73,8 @@ struct Job {
   std::vector<std::pair<std::string, std::string>> environment;  // of every rank
   std::vector<Place> places;  // by rank; empty: all on one machine, in the test's network
   std::string secret = "the secret of the ranks of this test";  // "": the job has none
+  // In a rank's process, before it connects; may change the rank's own copy of the job. Optional.
+  std::function<void(int32_t rank, Job* own)> prepare;
 };
 
 // One rank, in its own process.
@@ -172,11 +174,13 @@ inline std::vector<int> fork_ranks(const Job& job,
       alarm(200);
       if (!job.places.empty() && !enter(job.places.at(static_cast<size_t>(rank)))) _exit(1);
       for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
+      Job own = job;
+      if (job.prepare) job.prepare(rank, &own);
       {
-        FileStore store(folder.path, job.secret);
-        Rank self(load_backend(), job, rank, store.table());
-        EXPECT_TRUE(self.created == DB_OK || !job.must_connect) << self.error.text.data();
-        if (self.created == DB_OK || !job.must_connect) body(rank, self);
+        FileStore store(folder.path, own.secret);
+        Rank self(load_backend(), own, rank, store.table());
+        EXPECT_TRUE(self.created == DB_OK || !own.must_connect) << self.error.text.data();
+        if (self.created == DB_OK || !own.must_connect) body(rank, self);
       }
       std::fflush(nullptr);
       _exit(::testing::Test::HasFailure() ? 1 : 0);
