@@ -8,6 +8,7 @@
 #include "base/process.h"
 #include "cli/doctor/checks.h"
 #include "cli/machine/system_info.h"
+#include "cli/plugins/plugins.h"
 #include "cli/text/output.h"
 #include "comm/raw_communicator.h"
 #include "plugin/plugin.h"
@@ -48,7 +49,7 @@ Finding row(const plugin::PluginReport& report) {
   const std::string name = report.version.empty() ? one_line(report.name)
                                                   : fmt::format("{} {}", one_line(report.name),
                                                                 one_line(report.version));
-  if (report.usable) return {Level::kOk, fmt::format("{}: {}", name, one_line(report.reason))};
+  if (report.usable) return {Level::kOk, fmt::format("{}: {}", name, short_reason(report))};
   return {Level::kNote,
           fmt::format("{} cannot be used: {}", name, one_line(without_hint(report.reason))),
           "backend.use and base cannot name it; \"auto\" skips it", fix_of(report)};

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "cli/plugins/support.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
@@ -17,15 +18,20 @@ namespace {
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
 std::string remarks(const plugin::PluginReport& report) {
-  std::string text = report.reason;
+  std::string text = short_reason(report);
   if (report.can(DB_CAP_NEEDS_MPI_LAUNCH)) text += text.empty() ? "needs mpirun" : "; needs mpirun";
   if (report.can(DB_CAP_NEEDS_BASE)) text += text.empty() ? "needs a base" : "; needs a base";
-  return or_dash(one_line(text));
+  return or_dash(text);
 }
 
 }  // namespace
 
-std::string plugin_table(const std::vector<plugin::PluginReport>& reports) {
+std::string short_reason(const plugin::PluginReport& report) {
+  return one_line(report.usable ? report.reason.substr(0, report.reason.find('\n'))
+                                : report.reason);
+}
+
+std::string plugin_table(const std::vector<plugin::PluginReport>& reports, bool details) {
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "VERSION", "ABI", "USABLE", "SCORE", "PATH", "REASON"}};
   for (const plugin::PluginReport& report : reports) {
@@ -34,7 +40,15 @@ std::string plugin_table(const std::vector<plugin::PluginReport>& reports) {
                     report.usable ? "yes" : "no", std::to_string(report.score),
                     is_built_in ? "(built in)" : or_dash(one_line(report.path)), remarks(report)});
   }
-  return format_table(rows);
+  std::string text = format_table(rows);
+  for (const plugin::PluginReport& report : reports) {
+    const size_t end = report.reason.find('\n');
+    if (!details || !report.usable || end == std::string::npos) continue;
+    text += "\n" + one_line(report.name) + ":\n";
+    for (const std::string& line : split(report.reason.substr(end + 1), '\n'))
+      text += "  " + one_line(line) + "\n";
+  }
+  return text;
 }
 
 nlohmann::ordered_json plugins_json(const std::vector<plugin::PluginReport>& reports) {
@@ -65,7 +79,8 @@ int run_plugins(const Arguments& arguments) {
     text = as_json ? json_text(matrix_json(supports)) : matrix_text(supports);
   } else {
     const std::vector<plugin::PluginReport> reports = plugin::list_plugins(config.backend);
-    text = as_json ? json_text(plugins_json(reports)) : plugin_table(reports);
+    text = as_json ? json_text(plugins_json(reports))
+                   : plugin_table(reports, arguments.has("--verbose"));
   }
   std::fputs(text.c_str(), stdout);
   return 0;
@@ -83,6 +98,8 @@ Command plugins_command() {
                    "and \"moved\" types cannot be reduced; a wrapper answers for the base that its "
                    "options name or \"auto\" picks; \"?\" means that the query failed for the "
                    "reason printed below"},
+                  {"-v, --verbose",
+                   "also print details of backends, such as tables of their algorithms"},
                   {"--json", "print a JSON array of objects instead of tables"}},
       .config = true,
       .description = {"Lists the backends and whether each can be used here. The search order is: "

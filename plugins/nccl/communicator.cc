@@ -1,15 +1,14 @@
 #include "nccl/communicator.h"
 
 #include <coupler/registration.h>
-#include <coupler/shrink.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/shrink.h"
 #include "nccl/calls.h"
 #include "nccl/failures.h"
 #include "nccl/library.h"
@@ -136,40 +135,17 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
   });
 }
 
-// *ranks: in ascending order.
-Failure check_excluded(const Communicator& self, const int32_t* excluded, uint64_t count,
-                       uint64_t flags, std::vector<int>* ranks) {
-  const auto invalid = [](const std::string& text) {
-    return Failure::invalid("nccl: shrink: " + text);
-  };
-  if ((flags & ~uint64_t{DB_SHRINK_ABORT}) != 0)
-    return invalid("unknown flags " + std::to_string(flags));
-  if (excluded == nullptr || count == 0) return invalid("no rank is excluded");
-  if (count >= static_cast<uint64_t>(self.size))
-    return invalid(std::to_string(count) + " of " + std::to_string(self.size) +
-                   " ranks are excluded: none would remain");
-  ranks->assign(excluded, excluded + count);
-  std::sort(ranks->begin(), ranks->end());
-  for (size_t i = 0; i < ranks->size(); ++i) {
-    const int rank = (*ranks)[i];
-    const std::string name = "rank " + std::to_string(rank);
-    if (rank < 0 || rank >= self.size)
-      return invalid(name + " is excluded, but ranks go from 0 to " +
-                     std::to_string(self.size - 1));
-    if (i > 0 && rank == (*ranks)[i - 1]) return invalid(name + " is excluded twice");
-    if (rank == self.rank) return invalid(name + " is excluded and must not call it");
-  }
-  return {};
-}
-
 db_status shrink(db_communicator* communicator, const int32_t* excluded, uint64_t excluded_count,
                  uint64_t flags, db_communicator** result, db_error* error) {
   *result = nullptr;
   return guarded("nccl: ", error, [&] {
     const Communicator& self = of(communicator);
-    std::vector<int> ranks;
-    Failure failure = check_excluded(self, excluded, excluded_count, flags, &ranks);
-    if (!failure.ok()) return failure;
+    std::vector<int32_t> ranks;
+    Failure failure = check_excluded(self.rank, self.size, excluded, excluded_count, flags, &ranks);
+    if (!failure.ok()) {
+      failure.message = "nccl: " + failure.message;
+      return failure;
+    }
     ncclComm_t child = nullptr;
     failure = self.queue->shrink(std::move(ranks), (flags & DB_SHRINK_ABORT) != 0,
                                  self.setup.timeout_ns, &child);

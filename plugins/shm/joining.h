@@ -27,8 +27,8 @@ namespace db::shm {
 struct JoinOptions {
   int32_t rank = 0;
   int32_t size = 1;
-  Bytes32 key{};  // of the job's secret; all zero if it has none
-  uint64_t chunk_bytes = 0;
+  Bytes32 key{};             // of the job's secret; all zero if it has none
+  uint64_t chunk_bytes = 0;  // as in Layout::of
   int64_t deadline_ns = 0;
   int64_t timeout_ns = 0;  // for messages
 };

@@ -29,6 +29,10 @@ class OperationExecutor final : public Executor {
   // Ends the running operation and everything after it, here and on the other ranks. Never blocks.
   void abort();
 
+  // NULL if size is 1.
+  Segment* segment() const { return shared_ == nullptr ? nullptr : shared_->segment.get(); }
+  const Peers* peers() const { return shared_ == nullptr ? nullptr : &shared_->peers; }
+
  private:
   // What only a communicator of several ranks has.
   struct Shared {

@@ -33,7 +33,7 @@ db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_ca
     const Descriptor file(memfd_create("coupler-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     *score = file ? 5 : 0;
     const std::string text =
-        file ? "for the ranks of one machine; " + describe_tuning()
+        file ? "for the ranks of one machine\n" + describe_tuning()
              : std::string("memory cannot be shared: memfd_create: ") + std::strerror(errno) +
                    "; Linux 3.17 or newer is needed, and a seccomp profile that allows it";
     copy_text(reason, reason_capacity, text.c_str());

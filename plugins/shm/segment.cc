@@ -67,10 +67,10 @@ std::string describe_tuning() {
   std::string text;
   for (const Tuning& row : kTuning) {
     const auto kib = [](uint64_t bytes) { return std::to_string(bytes >> 10) + " KiB"; };
-    text += text.empty() ? "" : "; ";
+    text += text.empty() ? "" : "\n";
     text += row.most_ranks == INT32_MAX ? "more ranks"
                                         : "up to " + std::to_string(row.most_ranks) + " ranks";
-    text += ": all read all up to " + kib(row.slot_bytes) + ", then chunks of " +
+    text += ": every rank reads all up to " + kib(row.slot_bytes) + ", then chunks of " +
             kib(row.chunk_bytes) + " divided among the ranks";
   }
   return text;
@@ -84,7 +84,8 @@ Layout Layout::of(int32_t ranks, uint64_t chunk_bytes) {
   // all_to_all_v shows its counts in the slot.
   layout.slot_bytes = std::max(tuning.slot_bytes, round_up(all * sizeof(uint64_t), kPage));
   // Each rank has a part of a chunk.
-  layout.chunk_bytes = round_up(std::max(chunk_bytes, all * 64), kPage);
+  const uint64_t chunk = chunk_bytes != 0 ? chunk_bytes : tuning.chunk_bytes;
+  layout.chunk_bytes = round_up(std::max(chunk, all * 64), kPage);
   layout.ring_bytes = tuning.ring_bytes;
   layout.slot_stride = 2 * layout.slot_bytes;
   layout.staging_stride = 4 * layout.chunk_bytes;

@@ -35,6 +35,14 @@ struct alignas(64) Entry {
 };
 static_assert(sizeof(Entry) == 64);
 
+// Where the remaining ranks of shrink number `number` meet; written by the first of them.
+struct Offer {
+  std::atomic<uint32_t> number{0};
+  uint32_t zero = 0;
+  uint64_t members = 0;  // a hash of the remaining ranks
+  std::array<uint8_t, 496> invitation{};
+};
+
 // Words that different ranks write are on different pairs of cache lines, which are fetched
 // together.
 struct alignas(128) Control {
@@ -48,6 +56,7 @@ struct alignas(128) Control {
   std::atomic<uint32_t> listening{0};
   alignas(128) std::atomic<uint32_t> left{0};  // 1: this rank takes part in nothing more
   std::atomic<int32_t> pid{0};                 // in its own PID namespace
+  alignas(128) Offer offer;
 };
 
 // Positions count bytes and wrap around.
@@ -69,6 +78,7 @@ struct Cause {
 
 // Where each part is, in bytes from the segment's begin. Parts of different ranks share no page.
 struct Layout {
+  // chunk_bytes: 0: as kTuning says.
   static Layout of(int32_t ranks, uint64_t chunk_bytes);
 
   int32_t ranks = 0;

@@ -35,7 +35,7 @@ inline const Tuning& tuning_of(int32_t ranks) {
   return *row;
 }
 
-// "up to 2 ranks: … KiB in one round, then chunks of … KiB; up to 8 ranks: …".
+// One line for each row: "up to 2 ranks: every rank reads all up to 64 KiB, then chunks of …".
 std::string describe_tuning();
 
 }  // namespace db::shm

@@ -43,6 +43,13 @@ TEST(PluginsCommand, FileThatIsNoLibrary_IsListedWithWhyNot) {
   EXPECT_NE(table.out.find("\nbroken "), std::string::npos) << table.out;
 }
 
+TEST(PluginsCommand, Verbose_PrintsDetailsBelowTheTable) {
+  const Workplace here;
+  const std::string details = "up to 2 ranks: every rank reads all up to 64 KiB";
+  EXPECT_EQ(here.coupler({"plugins"}).out.find(details), std::string::npos);
+  EXPECT_NE(here.coupler({"plugins", "-v"}).out.find("\nshm:\n  " + details), std::string::npos);
+}
+
 // The fixtures are good and bad plugins; swift, which a third party could have written, has the
 // highest score.
 TEST(PluginsCommand, Auto_AmongAllKindsOfPlugins_TakesTheHighestScore) {

@@ -1,6 +1,5 @@
 // The extensions of nccl's communicators: shrink and registration.
 #include <coupler/registration.h>
-#include <coupler/shrink.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,42 +7,10 @@
 #include <vector>
 
 #include "nccl_job.h"
+#include "ranks/shrink.h"
 
 namespace backend_test {
 namespace {
-
-template <typename Extension>
-const Extension* extension(const Rank& self, const char* id) {
-  const void* const found = self.functions->get_extension(self.communicator, id);
-  EXPECT_NE(found, nullptr) << id;
-  return static_cast<const Extension*>(found);
-}
-
-db_status shrink(Rank& self, const std::vector<int32_t>& excluded, uint64_t flags,
-                 db_communicator** part) {
-  self.error.reset();
-  return extension<db_shrink>(self, DB_SHRINK)
-      ->shrink(self.communicator, excluded.data(), excluded.size(), flags, part, self.error);
-}
-
-// The result of an all-reduce of 1 on `part`, which is destroyed afterwards.
-float sum_on(db_communicator* part) {
-  Error error;
-  std::vector<float> data(100, 1);
-  db_op op = all_reduce(data.data(), data.data(), data.size());
-  op.struct_size = sizeof op;
-  op.memory = DB_MEMORY_CUDA;
-  op.flags = DB_OP_BLOCKING;
-  db_request* request = nullptr;
-  db_status status = part->functions->submit(part, &op, &request, error);
-  if (status == DB_IN_PROGRESS) {
-    status = part->functions->wait_host(request, -1, error);
-    part->functions->release(request);
-  }
-  EXPECT_EQ(status, DB_OK) << error.text.data();
-  part->functions->destroy(part);
-  return data[99];
-}
 
 TEST(NcclShrink, RanksThatStay_KeepTheirOrderAndTheOldCommunicator) {
   expect_ranks(nccl_job(4), [](int32_t rank, Rank& self) {
@@ -54,7 +21,7 @@ TEST(NcclShrink, RanksThatStay_KeepTheirOrderAndTheOldCommunicator) {
       ASSERT_EQ(shrink(self, {2}, 0, &part), DB_OK) << self.error.text.data();
       EXPECT_EQ(part->size, 3);
       EXPECT_EQ(part->rank, rank - (rank > 2 ? 1 : 0));
-      EXPECT_EQ(sum_on(part), 3);
+      EXPECT_EQ(sum_on(part, DB_MEMORY_CUDA), 3);
     }
     ASSERT_EQ(self.run(all_reduce(data.data(), data.data(), 100), true), DB_OK);
     EXPECT_EQ(data[0], 16);
@@ -82,7 +49,7 @@ TEST(NcclShrink, LostRanks_AreLeftBehind) {
         << self.error.text.data();
     self.functions->release(request);
     EXPECT_EQ(self.functions->async_error(self.communicator, self.error), DB_ERR_ABORTED);
-    EXPECT_EQ(sum_on(part), 2);
+    EXPECT_EQ(sum_on(part, DB_MEMORY_CUDA), 2);
     EXPECT_EQ(shrink(self, {0}, 0, &part), DB_ERR_ABORTED);
     EXPECT_EQ(part, nullptr);
   });
