@@ -1,5 +1,6 @@
-// The overhead of our interface over MPI: the mpi backend against the MPI calls it makes, in the
-// same process, on a separate communicator. Started by bench/run under `coupler launch`.
+// A backend against MPI's own calls in the same process: mpi, for the overhead of our interface over
+// the calls it makes, on a separate communicator; or shm. Started by bench/run under `coupler launch`
+// over mpi.
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -16,7 +17,10 @@ void check(int code, const char* call) {
 }
 
 void run(int argc, char** argv) {
-  Session session(argc, argv);  // initializes and finalizes MPI
+  Session session(argc, argv);  // over mpi, it initializes and finalizes MPI
+  int initialized = 0;
+  check(MPI_Initialized(&initialized), "MPI_Initialized");
+  if (initialized == 0) check(MPI_Init(nullptr, nullptr), "MPI_Init");
   MPI_Comm raw = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &raw), "MPI_Comm_dup");
   const Candidate blocking{
@@ -37,6 +41,7 @@ void run(int argc, char** argv) {
       }};
   session.hold({session.blocking(), blocking, session.asynchronous(), asynchronous});
   check(MPI_Comm_free(&raw), "MPI_Comm_free");
+  if (initialized == 0) check(MPI_Finalize(), "MPI_Finalize");
 }
 
 }  // namespace

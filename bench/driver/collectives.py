@@ -8,13 +8,13 @@ from .report import Bar, Row, geometric_mean_row
 QUICK_BYTES = "8,1024,65536,1048576,16777216"
 
 
-def contest(context, program, backend):
+def contest(context, program, launched_over, *arguments):
     """{contender: {bytes: result}} of a contest program."""
     out = os.path.join(context.folder, program + ".json")
     # Two programs link the host statically, without libcoupler, next to which plugins are searched.
     plugins = json.dumps([os.path.join(context.build, "lib", "coupler")])
-    command = context.launch(2, backend, "-o", "backend.plugin_path=" + plugins,
-                             context.program("bench/" + program), "--out", out, "--rounds",
+    command = context.launch(2, launched_over, "-o", "backend.plugin_path=" + plugins,
+                             context.program("bench/" + program), *arguments, "--out", out, "--rounds",
                              str(context.rounds_or(15)))
     if not context.pin:
         command.append("--no-pin")
@@ -60,6 +60,19 @@ def mpi(context):
                     "blocking / MPI_Allreduce") +
             compare(results, "coupler asynchronous", ["MPI_Iallreduce+MPI_Wait"],
                     lambda _: deferred, "asynchronous / MPI_Iallreduce+Wait"))
+
+
+def shm(context):
+    """shm against Open MPI, in turns in the processes that mpirun starts."""
+    results = contest(context, "bench_against_mpi", "mpi", "-o", "backend.use=shm")
+    bar = Bar(">=", 1.0)
+    rows = compare(results, "coupler blocking", ["MPI_Allreduce"], lambda _: bar, "shm / MPI_Allreduce")
+    mean = geometric_mean_row("shm / MPI_Allreduce, geometric mean", rows, Bar(">=", 1.6))
+    latency = compare({name: {8: sizes[8]} for name, sizes in results.items()}, "coupler blocking",
+                      ["MPI_Allreduce"], lambda _: Bar("<=", 1.2, "ours", "latency <= 1.2 us"),
+                      "shm, latency,")
+    return rows + [mean] + latency + compare(results, "coupler asynchronous", ["MPI_Iallreduce+MPI_Wait"],
+                                             lambda _: None, "shm asynchronous / MPI_Iallreduce+Wait")
 
 
 def gloo(context):

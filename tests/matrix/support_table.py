@@ -16,6 +16,7 @@ build = pathlib.Path(sys.argv[1])
 # By backend: its name in the table, further arguments for coupler_matrix, environment variables.
 COLUMNS = {
     "gloo_cpu": ("gloo_cpu", ("--complete",), {}),
+    "shm": ("shm", ("--complete",), {}),
     "mpi": ("mpi", ("--complete",), {}),
     "nccl": ("nccl, over a double", ("--complete",), {"COUPLER_NCCL_PATH": str(build / "lib/nccl_double")}),
     "fsdp": ("fsdp over gloo_cpu", ("--option", "backend.fsdp.base=gloo_cpu"), {}),

@@ -32,7 +32,7 @@ TEST(MatrixCommand, Transports_HaveEveryOperationAndReduction) {
             Json({"sum", "prod", "min", "max", "avg", "premul_sum"}));
   EXPECT_EQ(single.at("reductions").at("bool"),
             Json({"sum", "prod", "min", "max", "band", "bor", "bxor"}));
-  for (const char* name : {"gloo_cpu", "mpi"}) {
+  for (const char* name : {"gloo_cpu", "mpi", "shm"}) {
     const Json transport = row(rows, name);
     ASSERT_EQ(transport.at("problem"), "") << name;
     for (const char* field : {"operations", "moved", "reductions"}) {

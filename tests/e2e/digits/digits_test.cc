@@ -95,7 +95,8 @@ std::string name_of(const ::testing::TestParamInfo<const char*>& instance) {
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Transports, DigitsOver, ::testing::Values("gloo_cpu", "mpi"), name_of);
+INSTANTIATE_TEST_SUITE_P(Transports, DigitsOver, ::testing::Values("gloo_cpu", "mpi", "shm"),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Full, DigitsOver,
                          ::testing::Values("fsdp/gloo_cpu", "fsdp/mpi", "deepspeed_like/gloo_cpu",
                                            "deepspeed_like/mpi"),

@@ -175,7 +175,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, DoubleKillTest,
     ::testing::Values(
         Kills{"gloo_cpu", {"backend.use=gloo_cpu"}, false, false, 1},
-        Kills{"mpi", {"backend.use=mpi"}, true, false, 3}
+        Kills{"mpi", {"backend.use=mpi"}, true, false, 3},
+        Kills{"shm", {"backend.use=shm"}, false, false, 1}
 #ifdef DIGITS_PROGRAM
         ,
         Kills{"fsdp_over_mpi", {"backend.use=fsdp", "backend.fsdp.base=mpi"}, true, true, 1},

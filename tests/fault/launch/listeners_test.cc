@@ -55,7 +55,7 @@ TEST_P(Listeners, OnOneMachine_NoRankHasAny) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Listeners, ::testing::Values("gloo_cpu"));
+INSTANTIATE_TEST_SUITE_P(Backends, Listeners, ::testing::Values("gloo_cpu", "shm"));
 
 }  // namespace
 }  // namespace coupler::testing_launch

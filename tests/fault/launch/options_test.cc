@@ -99,7 +99,7 @@ TEST(LaunchOptions, BindCore_GivesEachRankCoresOfItsOwn) {
   if (all.find_first_of(",-") == std::string::npos) {
     GTEST_SKIP() << "only one processor is available here: " << all;
   }
-  for (const char* backend : {"gloo_cpu", "mpi"}) {
+  for (const char* backend : {"gloo_cpu", "mpi", "shm"}) {
     if (std::string(backend) == "mpi" && !std::filesystem::exists("/usr/bin/mpirun.openmpi")) {
       continue;
     }

@@ -68,7 +68,7 @@ TEST_P(PeersTest, LostPeer_IsNamed_AndNothingIsLeft) {
 
 std::vector<Loss> all_losses() {
   std::vector<Loss> losses;
-  for (const char* backend : {"gloo_cpu", "mpi"}) {
+  for (const char* backend : {"gloo_cpu", "mpi", "shm"}) {
     for (const char* moment : {"init", "collective", "between", "end", "left"}) {
       for (const int signal : {SIGKILL, SIGSTOP}) losses.push_back({backend, moment, signal});
     }
