@@ -1,6 +1,6 @@
-// A backend against MPI's own calls in the same process: mpi, for the overhead of our interface over
-// the calls it makes, on a separate communicator; or shm. Started by bench/run under `coupler launch`
-// over mpi.
+// A backend against MPI's own calls in the same process: mpi, for the overhead of our interface
+// over the calls it makes, on a separate communicator; or shm. Started by bench/run under `coupler
+// launch` over mpi.
 #include <fmt/format.h>
 #include <mpi.h>
 

@@ -9,7 +9,7 @@ namespace {
 
 // A sleeping rank looks this often whether the rank that it waits for is alive.
 constexpr int64_t kSliceNs = 50'000'000;
-// The same while messages are under way, which nobody else moves.
+// The same while messages are under way, which move only while a rank is awake.
 constexpr int64_t kBusySliceNs = 200'000;
 // The worker thread spins less: another thread of its process may compute.
 constexpr int64_t kWorkerSpinNs = 20'000;
