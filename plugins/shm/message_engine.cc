@@ -57,16 +57,16 @@ Failure MessageEngine::start(Op& op) {
 }
 
 Failure MessageEngine::poll(Op& op) {
-  const auto* const message = static_cast<const Message*>(op.native);
+  auto* const message = static_cast<Message*>(op.native);
   (void)move_all();
   if (message->done) return conclude(op, message->failure);
   const int64_t now = now_ns();
-  const bool asks = now - asked_ns_ >= kBellSliceNs;
-  if (asks) asked_ns_ = now;
+  const bool asks = now - message->asked_ns >= kBellSliceNs;
+  if (asks) message->asked_ns = now;
   Failure failure = synchronizer_->interruption(op, message->peer, asks);
   if (failure.ok()) return {DB_IN_PROGRESS};
   (void)move_all();  // what the peer did before it left
-  return conclude(op, message->done ? message->failure : std::move(failure));
+  return conclude(op, message->done ? message->failure : failure);
 }
 
 Failure MessageEngine::wait(const Op& op, Message* message) {

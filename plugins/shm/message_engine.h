@@ -51,8 +51,9 @@ class MessageEngine final : public Background {
     Header received;  // of an incoming message
     const uint8_t* out = nullptr;
     uint8_t* in = nullptr;
-    uint64_t moved = 0;  // bytes, header included
-    Failure failure;     // why it was given up
+    uint64_t moved = 0;    // bytes, header included
+    int64_t asked_ns = 0;  // when poll() last asked the system about the peer
+    Failure failure;       // why it was given up
     Message* next = nullptr;
   };
 

@@ -55,6 +55,41 @@ TEST(ShmFault, Kill_PeerOfAMessage_SurvivorNamesIt) {
   }
 }
 
+// Rank 0 waits for messages of two ranks, of which the second dies.
+TEST(ShmFault, Kill_PeerOfOneOfSeveralMessages_SurvivorNamesIt) {
+  const std::vector<int> statuses = fork_ranks(job_of(3), [&](int32_t rank, Rank& self) {
+    if (rank == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      kill(getpid(), SIGKILL);
+    }
+    if (rank == 1) {  // stays, and sends nothing
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      return;
+    }
+    float data[2] = {};
+    db_request* requests[2] = {};
+    Error error;
+    for (int32_t peer : {1, 2}) {
+      db_op op{};
+      op.struct_size = sizeof op;
+      op.kind = DB_RECV;
+      op.dtype = DB_F32;
+      op.memory = DB_MEMORY_HOST;
+      op.recv = &data[peer - 1];
+      op.count = 1;
+      op.root_or_peer = peer;
+      ASSERT_EQ(self.functions->submit(self.communicator, &op, &requests[peer - 1], error),
+                DB_IN_PROGRESS);
+    }
+    const auto begin = steady_clock::now();
+    EXPECT_EQ(self.functions->wait_host(requests[1], -1, error), DB_ERR_PEER_LOST);
+    EXPECT_LT(milliseconds_since(begin), 10'000);
+    EXPECT_EQ(error.error.failed_rank, 2) << error.text.data();
+    for (db_request* request : requests) self.functions->release(request);
+  });
+  EXPECT_EQ(statuses[0], 0);
+}
+
 // Files in /dev/shm and /tmp that this backend may have made.
 std::set<std::string> left_files() {
   std::set<std::string> names;
