@@ -1,5 +1,6 @@
 #include "shm/meeting.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -128,15 +129,24 @@ Announcement Announcement::own(int32_t size) {
   own.net_space = namespace_of("net");
   own.user_space = namespace_of("user");
   own.user = geteuid();
+  own.pid = getpid();
   std::array<char, 256> name{};
   own.host = gethostname(name.data(), name.size() - 1) == 0 && name[0] != 0 ? name.data() : "?";
   return own;
 }
 
+bool Announcement::sees(const Announcement& other) const {
+  // In another PID namespace, that number is another process.
+  const std::string files = "/proc/" + std::to_string(other.pid) + "/fd";
+  return other.boot_id == boot_id && other.pid_space == pid_space &&
+         faccessat(AT_FDCWD, files.c_str(), X_OK, AT_EACCESS) == 0;
+}
+
 std::string Announcement::encode() const {
   std::ostringstream text;
   text << kFormat << ' ' << version << ' ' << size << ' ' << boot_id << ' ' << pid_space << ' '
-       << net_space << ' ' << user_space << ' ' << user << ' ' << host;
+       << net_space << ' ' << user_space << ' ' << user << ' ' << pid << ' ' << sees_host << ' '
+       << host;
   return text.str();
 }
 
@@ -145,7 +155,7 @@ bool Announcement::decode(const std::string& text, Announcement* result) {
   std::string format;
   return (words >> format >> result->version >> result->size >> result->boot_id >>
           result->pid_space >> result->net_space >> result->user_space >> result->user >>
-          result->host) &&
+          result->pid >> result->sees_host >> result->host) &&
          format == kFormat;
 }
 
@@ -166,14 +176,12 @@ Failure compare(const Announcement& own, const Announcement& theirs, int32_t oth
                   "runs on the machine " + theirs.host + ", rank 0 on " + own.host +
                       ", but shm connects the ranks of one machine; for several machines set "
                       "backend.use to another transport, such as gloo_cpu");
-  const bool same_users = theirs.user_space == own.user_space;
-  if (same_users && theirs.user != own.user)
+  if (theirs.user_space == own.user_space && theirs.user != own.user)
     return differ(DB_ERR_UNSUPPORTED, "runs as user " + std::to_string(theirs.user) +
                                           ", rank 0 as user " + std::to_string(own.user) +
                                           "; start all ranks as the same user");
-  const bool sees_processes = theirs.pid_space == own.pid_space && same_users;
-  *reach = sees_processes ? Reach::kProc : Reach::kAbstract;
-  if (!sees_processes && theirs.net_space != own.net_space)
+  *reach = theirs.sees_host ? Reach::kProc : Reach::kAbstract;
+  if (!theirs.sees_host && theirs.net_space != own.net_space)
     return differ(DB_ERR_UNSUPPORTED,
                   "runs in another container than rank 0 (" + theirs.host + ", " + own.host +
                       "): let the containers share their network (docker: --network host) or "
@@ -205,19 +213,28 @@ Failure Listening::open(Reach reach, Listening* result) {
 
 Failure meet(const MeetingOptions& options, const BootstrapStore& store, MeetingPlace* place,
              Reach* reach, Listening* listening) {
-  const Announcement own = Announcement::own(options.size);
+  Announcement own = Announcement::own(options.size);
   if (options.rank == 0) {
+    if (Failure failure = store.set(rank_key(0), own.encode()); !failure.ok()) return failure;
     const Verdict verdict = judge(options, store, own, listening);
     *place = verdict.place;
     *reach = verdict.reach;
     Failure told = store.set("shm/verdict", verdict.encode());
     return verdict.failure.ok() ? told : verdict.failure;
   }
-  if (Failure failure = store.set(rank_key(options.rank), own.encode()); !failure.ok())
-    return failure;
+  const auto get = [&](const std::string& key, std::string* text) {
+    return store.get(key, std::max<int64_t>(options.deadline_ns - now_ns(), 0), text);
+  };
   std::string text;
-  Failure failure =
-      store.get("shm/verdict", std::max<int64_t>(options.deadline_ns - now_ns(), 0), &text);
+  Failure failure = get(rank_key(0), &text);
+  if (is_absent(failure))
+    return never_announced(0, "announce itself in the store", options.timeout_ns);
+  // What this version cannot read, rank 0's verdict explains.
+  Announcement host;
+  if (failure.ok() && Announcement::decode(text, &host)) own.sees_host = own.sees(host);
+  if (failure.ok()) failure = store.set(rank_key(options.rank), own.encode());
+  if (!failure.ok()) return failure;
+  failure = get("shm/verdict", &text);
   if (is_absent(failure)) return never_announced(0, "say where it waits", options.timeout_ns);
   if (!failure.ok()) return failure;
   Verdict verdict;

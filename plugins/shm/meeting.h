@@ -1,7 +1,7 @@
 // Meeting: how the ranks of a new communicator find out, through the job's store, whether they can
 // share memory, and where rank 0 waits for the others. Each rank announces its machine, user,
-// namespaces and version; rank 0 compares them and publishes its address, or why there is none, so
-// that every rank reports the same. Thread rule: one thread.
+// namespaces and version, and whether it sees rank 0 in /proc; rank 0 compares them and publishes
+// its address, or why there is none, so that every rank reports the same. Thread rule: one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace db::shm {
 // How ranks reach rank 0's socket.
 enum class Reach : int32_t {
   kProc = 0,      // through /proc, which the kernel opens to processes of this user only
-  kAbstract = 1,  // by an abstract name, if a PID namespace or a hidden /proc is in between
+  kAbstract = 1,  // by an abstract name, if a rank does not see it there
 };
 
 struct MeetingPlace {
@@ -39,9 +39,13 @@ struct Announcement {
   std::string boot_id;                           // of the running kernel
   std::string pid_space, net_space, user_space;  // namespaces
   uint32_t user = 0;
+  int32_t pid = 0;         // in its PID namespace
+  bool sees_host = false;  // it may open the files of rank 0's process through /proc
   std::string host;
 
   static Announcement own(int32_t size);
+  // Whether this process may open the files of the one that announced itself so.
+  bool sees(const Announcement& other) const;
   std::string encode() const;
   static bool decode(const std::string& text, Announcement* result);
 };

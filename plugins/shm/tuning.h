@@ -8,9 +8,10 @@
 namespace db::shm {
 
 // Up to slot_bytes, every rank writes its data into its slot and reads all slots: one
-// synchronization. Above, data goes through staging memory in chunks, two in flight, which should
-// fit into the caches: reductions are divided among the ranks. A message between two ranks goes
-// through a ring.
+// synchronization. Above, data goes through staging memory in chunks, two in flight: reductions are
+// divided among the ranks. Of two ranks, each touches four times its chunk_bytes at a time, which
+// should be half a core's second cache; of more ranks, each touches a smaller part of each chunk. A
+// message between two ranks goes through a ring.
 struct Tuning {
   int32_t most_ranks = 0;  // the row is for up to this many
   uint64_t slot_bytes = 0;
@@ -19,7 +20,7 @@ struct Tuning {
 };
 
 inline constexpr Tuning kTuning[] = {
-    {2, 64 << 10, 256 << 10, 256 << 10},
+    {2, 64 << 10, 128 << 10, 256 << 10},
     {8, 32 << 10, 256 << 10, 128 << 10},
     {64, 16 << 10, 512 << 10, 32 << 10},
     {INT32_MAX, 8 << 10, 1 << 20, 16 << 10},

@@ -2,9 +2,12 @@
 // reach each other, and if they cannot, every rank says why and what to do.
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -84,14 +87,14 @@ void expect_refusal_of_announcement(const std::string& text, db_status status,
 }
 
 TEST(ShmConnect, RankOfAnotherMachine_IsNamedWithAHint) {
-  expect_refusal_of_announcement("coupler-shm 0.1.0-1 2 another-boot 1 2 3 0 node17",
+  expect_refusal_of_announcement("coupler-shm 0.1.0-1 2 another-boot 1 2 3 0 77 0 node17",
                                  DB_ERR_UNSUPPORTED,
                                  {"rank 1 runs on the machine node17",
                                   "shm connects the ranks of one machine", "backend.use"});
 }
 
 TEST(ShmConnect, RankWithAnotherVersion_IsNamedWithAHint) {
-  expect_refusal_of_announcement("coupler-shm 9.9.9-7 2 another-boot 1 2 3 0 node17",
+  expect_refusal_of_announcement("coupler-shm 9.9.9-7 2 another-boot 1 2 3 0 77 0 node17",
                                  DB_ERR_MISMATCH,
                                  {"rank 1 has version 9.9.9-7", "install the same version"});
   expect_refusal_of_announcement("something else", DB_ERR_MISMATCH, {"rank 1", "format"});
@@ -138,6 +141,29 @@ TEST(ShmConnect, PrivatePidNamespaces_ShareMemoryAndSeeAKill) {
     EXPECT_EQ(self.error.error.failed_rank, 2) << self.error.text.data();
   });
   for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+// As with a /proc that is mounted with hidepid: rank 1 does not see the process of rank 0.
+TEST(ShmConnect, HiddenProcess_ShareMemory) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can mount";
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(ends), 0);
+  Job job = job_of(2);
+  job.prepare = [&](int32_t rank, Job*) {
+    pid_t pid = getpid();
+    if (rank == 0) {
+      ASSERT_EQ(write(ends[1], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+      return;
+    }
+    ASSERT_EQ(read(ends[0], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+    const std::string folder = "/proc/" + std::to_string(pid);
+    ASSERT_EQ(unshare(CLONE_NEWNS), 0);
+    ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(mount("tmpfs", folder.c_str(), "tmpfs", 0, nullptr), 0) << strerror(errno);
+    ASSERT_FALSE(std::filesystem::exists(folder + "/fd"));
+  };
+  expect_ranks(job, [&](int32_t, Rank& self) { expect_sum(2, self); });
+  for (const int end : ends) close(end);
 }
 
 TEST(ShmConnect, ContainersThatShareNothing_AreNamedWithAHint) {

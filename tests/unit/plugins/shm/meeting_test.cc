@@ -15,6 +15,8 @@ Announcement announcement() {
   one.boot_id = "boot";
   one.pid_space = one.net_space = one.user_space = "1";
   one.user = 1000;
+  one.pid = 4711;
+  one.sees_host = true;
   one.host = "node1";
   return one;
 }
@@ -42,14 +44,29 @@ TEST(Meeting, OtherNetworkButVisibleProcesses_MeetThroughProc) {
   EXPECT_EQ(reach, Reach::kProc);
 }
 
-TEST(Meeting, PrivateProcesses_MeetByAnAbstractName) {
-  for (std::string Announcement::*space : {&Announcement::pid_space, &Announcement::user_space}) {
+TEST(Meeting, HiddenProcesses_MeetByAnAbstractName) {
+  for (const char* space : {"1", "2"}) {
     Announcement theirs = announcement();
-    theirs.*space = "2";
+    theirs.pid_space = theirs.user_space = space;
+    theirs.sees_host = false;
     Reach reach = Reach::kProc;
     EXPECT_TRUE(compare(announcement(), theirs, 1, &reach).ok());
     EXPECT_EQ(reach, Reach::kAbstract);
   }
+}
+
+TEST(Meeting, Sees_OwnProcessButNoneOfAnotherNamespaceOrMachine) {
+  const Announcement own = Announcement::own(2);
+  EXPECT_TRUE(own.sees(own));
+  Announcement other = own;
+  other.pid_space += "0";
+  EXPECT_FALSE(own.sees(other));
+  other = own;
+  other.boot_id += "0";
+  EXPECT_FALSE(own.sees(other));
+  other = own;
+  other.pid = 0;  // there is none
+  EXPECT_FALSE(own.sees(other));
 }
 
 void expect_difference(const Announcement& theirs, db_status status, const std::string& text) {
@@ -78,6 +95,7 @@ TEST(Meeting, RanksThatCannotShareMemory_AreToldWhyAndWhatToDo) {
   expect_difference(theirs, DB_ERR_MISMATCH, "has 5 ranks, but rank 0 has 4");
   theirs = announcement();
   theirs.pid_space = theirs.net_space = "2";
+  theirs.sees_host = false;
   expect_difference(theirs, DB_ERR_UNSUPPORTED, "docker: --network host");
 }
 
