@@ -21,7 +21,8 @@ namespace {
 constexpr int64_t kReportNs = 300'000'000;  // rank 0 ends first, so that its reason arrives
 constexpr int64_t kFirstPauseNs = 500'000;  // before a rank connects again
 constexpr int64_t kLongestPauseNs = 50'000'000;
-// Processes of the same user without the secret cost only themselves: the oldest is dropped.
+// Processes of the same user without the secret cost only themselves: if there are this many, or no
+// descriptor is left, the oldest is dropped. A rank whose connection is dropped connects again.
 constexpr size_t kMostAttempts = 256;
 
 HandshakeSelf handshake_self(const JoinOptions& options) {
@@ -124,8 +125,10 @@ Failure Host::accept_all() {
         attempts.push_back(
             Handshake::accept(handshake_self(options_), std::move(fd), listening_.place.id));
       } else if (!fd && (errno == EMFILE || errno == ENFILE)) {
-        return Failure::make(DB_ERR_SYSTEM, "rank 0 may open no more files: raise `ulimit -n`", 0,
-                             0, errno);
+        if (attempts.empty())
+          return Failure::make(DB_ERR_SYSTEM, "rank 0 may open no more files: raise `ulimit -n`", 0,
+                               0, errno);
+        attempts.pop_front();
       }
     }
     advance(&attempts);

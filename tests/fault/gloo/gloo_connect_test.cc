@@ -1,17 +1,14 @@
 // How ranks of gloo_cpu connect: a peer without the job's secret is rejected, whatever it does, and
 // does not delay the others; ranks whose settings differ get an error that names the difference.
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
-#include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "ranks/crowd.h"
 #include "ranks/ranks.h"
 
 namespace backend_test {
@@ -72,27 +69,6 @@ std::vector<RankResult> run_ranks(const std::vector<RankSettings>& ranks) {
   return results;
 }
 
-// Paths of the Unix sockets at which this process's ranks listen.
-std::set<std::string> listening_paths() {
-  std::set<std::string> paths;
-  std::error_code gone;  // descriptors may disappear meanwhile
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", gone)) {
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-    if (contains(target, "/coupler-gloo_cpu-")) paths.insert(entry.path().string());
-  }
-  return paths;
-}
-
-int connect_to(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
-  close(fd);
-  return -1;
-}
-
 TEST(GlooConnect, EveryProtection_WithinAMachine_Reduces) {
   for (const char* protect : {"none", "mac", "tls"}) {
     const auto results = run_ranks(std::vector<RankSettings>(3, {.size = 3, .protect = protect}));
@@ -151,38 +127,13 @@ TEST(GlooConnect, RankWithAnotherSecret_IsNotTaken) {
 
 // Processes of the same user get as far as the greeting. Rank 1 connects after them.
 TEST(GlooConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
-  std::atomic<bool> over{false};
-  std::atomic<int64_t> connected{0};
-  const std::set<std::string> others = listening_paths();
-  std::thread crowd([&] {
-    std::vector<int> held;
-    std::string nonsense(4096, 'x');
-    while (!over) {
-      for (const std::string& path : listening_paths()) {
-        if (others.count(path) > 0) continue;
-        for (int i = 0; i < 64 && !over; ++i) {
-          const int fd = connect_to(path);
-          if (fd < 0) break;
-          ++connected;
-          if (i % 2 == 0) (void)!send(fd, nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
-          held.push_back(fd);
-        }
-      }
-      while (held.size() > 600) {
-        close(held.front());
-        held.erase(held.begin());
-      }
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    for (const int fd : held) close(fd);
-  });
+  Crowd crowd("gloo_cpu");
   const auto begin = steady_clock::now();
   const auto results =
       run_ranks({{.size = 3}, {.size = 3, .late_ms = 700}, {.size = 3, .late_ms = 900}});
-  over = true;
-  crowd.join();
+  crowd.end();
   for (const RankResult& result : results) EXPECT_EQ(result.sum, 6.0f) << result.message;
-  EXPECT_GT(connected, 300);
+  EXPECT_GT(crowd.connected(), 300);
   EXPECT_LT(milliseconds_since(begin), 15'000);
 }
 
@@ -195,7 +146,7 @@ TEST(GlooConnect, OnceConnected_NothingListensAndNoFileIsLeft) {
   };
   const std::set<std::string> before = files();
   run_ranks(std::vector<RankSettings>(2));
-  EXPECT_EQ(listening_paths().size(), 0u);
+  EXPECT_EQ(listening_paths("gloo_cpu").size(), 0u);
   for (const std::string& path : files()) {
     if (before.count(path) > 0) continue;
     // The file may belong to another running test; then it disappears.

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "ranks/crowd.h"
 #include "ranks/faults.h"
 #include "ranks/ranks.h"
 
@@ -64,6 +65,31 @@ TEST(ShmConnect, RankWithAnotherSecret_IsNotTaken) {
     EXPECT_LT(self.created, 0);
     EXPECT_EQ(self.error.error.failed_rank, 1 - rank);
   });
+}
+
+// Ranks are threads here. Rank 0 listens once all have announced themselves, so rank 2's
+// announcement is there long before rank 2.
+TEST(ShmConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
+  const Folder folder;
+  Crowd crowd("shm");
+  const auto begin = steady_clock::now();
+  const auto rank_of = [&](int32_t rank) {
+    const FileStore store(folder.path, "a secret");
+    Rank self(load_backend(), job_of(3), rank, store.table());
+    ASSERT_EQ(self.created, DB_OK) << self.error.text.data();
+    expect_sum(3, self);
+  };
+  std::thread first([&] { rank_of(0); }), second([&] { rank_of(1); });
+  const std::string announced = folder.path + "/v.shm_1";
+  while (!std::filesystem::exists(announced) && milliseconds_since(begin) < 10'000)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::filesystem::copy_file(announced, folder.path + "/v.shm_2");
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  std::thread third([&] { rank_of(2); });
+  for (std::thread* rank : {&first, &second, &third}) rank->join();
+  crowd.end();
+  EXPECT_GT(crowd.connected(), 300);
+  EXPECT_LT(milliseconds_since(begin), 15'000);
 }
 
 TEST(ShmConnect, RanksThatDisagreeOnTheirNumber_AreTold) {
