@@ -34,6 +34,7 @@
 #include "config/schema.h"
 #include "config/value.h"
 #include "estimate/settings.h"
+#include "groups/mesh.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
@@ -52,6 +53,8 @@ Json to_json(const config::SettingValue& value) {
       [](const auto& held) -> Json {
         if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::chrono::nanoseconds>) {
           return format_duration(held);
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, config::MeshSize>) {
+          return held.is_rest() ? Json("rest") : Json(held.ranks);
         } else {
           return held;
         }
@@ -242,8 +245,9 @@ int ask(const Arguments& arguments) {
 int explain(const Arguments& arguments) {
   const config::Config config = config::load_config(arguments.config);
   estimate::memory_limit_of(config);  // throws if the size is invalid
-  const std::string text =
-      arguments.has("--json") ? explain_config_json(config) : config::explain_config(config);
+  const std::string text = arguments.has("--json")
+                               ? explain_config_json(config)
+                               : config::explain_config(config) + groups::explain(config);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -46,6 +46,7 @@ void add_backends(Candidates& result, const std::string& start, bool bases_only)
 // are not values.
 std::vector<std::string> values_of(const config::SchemaKey& key) {
   if (key.type == config::ValueType::kBoolean) return {"true", "false"};
+  if (key.type == config::ValueType::kMeshSize) return {"rest"};
   std::vector<std::string> values;
   if (key.type != config::ValueType::kString || key.accepts == nullptr) return values;
   // Parts end at a comma or at "or"; a part of several words is not a value.

@@ -203,6 +203,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
 int Communicator::rank() const { return state_->rank; }
 int Communicator::size() const { return state_->world_size; }
 const std::string& Communicator::name() const { return state_->name; }
+const std::vector<int>& Communicator::world_ranks() const { return state_->world_ranks; }
 std::string Communicator::backend() const { return state_->backend->plugin().name(); }
 const DeviceMemory* Communicator::device() const { return state_->device.get(); }
 
@@ -320,13 +321,13 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   const std::string full_name = state.name + "/" + name;
   std::shared_ptr<store::Store> store;
   std::unique_ptr<FlightRecorder> recorder;
-  std::vector<int> world_ranks;
+  std::vector<int> world_ranks = {state.world_ranks[static_cast<size_t>(state.rank)]};
   if (result->size > 1) {
     store = store::Store::with_prefix(state.store, fmt::format("split/{}/{}", number, color));
     const auto rendezvous =
         rendezvous_of(store, full_name, result->rank, result->size, state.timeout);
     recorder = share_recorder(rendezvous);
-    world_ranks = share_world_ranks(rendezvous, state.world_ranks[static_cast<size_t>(state.rank)]);
+    world_ranks = share_world_ranks(rendezvous, world_ranks.front());
   }
   auto made = std::make_shared<CommunicatorState>(full_name, std::move(backend), std::move(store),
                                                   state.timeout, std::move(recorder),

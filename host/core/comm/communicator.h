@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/preflight.h"
 #include "comm/staging.h"
@@ -95,6 +96,8 @@ class Communicator {
   int rank() const;
   int size() const;
   const std::string& name() const;
+  // Its ranks' numbers in the job, in the order of this communicator.
+  const std::vector<int>& world_ranks() const;
   std::string backend() const;  // its name
 
   // A db_op without struct_size, flags and timeout (they are filled in); see distributed_backend.h

@@ -21,6 +21,14 @@ struct ValueSource {
   std::string text;  // "train.toml:3:1", "COUPLER_BACKEND_USE", "-o backend.use"
 };
 
+// The size of a dimension of the mesh: a number of ranks, or what the other sizes leave.
+struct MeshSize {
+  int64_t ranks = 1;  // 0: the rest
+  static constexpr MeshSize rest() { return {0}; }
+  bool is_rest() const { return ranks == 0; }
+  bool operator==(const MeshSize&) const = default;
+};
+
 struct PluginOption {
   std::string key;  // dotted below [backend.NAME]
   OptionValue value;
@@ -50,6 +58,7 @@ struct Config {
   CheckpointConfig checkpoint;
   CommunicationConfig communication;
   MemoryConfig memory;
+  ParallelConfig parallel;
   ProfileConfig profile;
   LaunchConfig launch;
 

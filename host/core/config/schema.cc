@@ -83,6 +83,11 @@ Constraint size_or_empty() {
   });
 }
 
+Constraint mesh_size() {
+  return must_be<MeshSize>(">= 1, or \"rest\"",
+                           [](MeshSize size) { return size.ranks >= 1 || size.is_rest(); });
+}
+
 Constraint sha256_or_empty() {
   return must_be<std::string>("empty or 64 hexadecimal digits", [](const std::string& text) {
     const auto is_hex = [](unsigned char c) { return std::isxdigit(c) != 0; };

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <string>
+#include <variant>
+
+#include "config/schema.h"
 
 namespace coupler::config {
 namespace {
@@ -16,6 +19,20 @@ Error contradiction(const std::string& key, const std::string& value, const std:
 }
 
 std::string in_quotes(const std::string& text) { return '"' + text + '"'; }
+
+// Only one size of the mesh can be what the others leave. That of data is so unless it is set.
+void check_mesh(const Config& config, std::vector<Error>& result) {
+  std::vector<std::string> rests;
+  for (const SchemaKey& key : schema()) {
+    const SettingValue value = key.get(config);
+    const auto* size = std::get_if<MeshSize>(&value);
+    if (size != nullptr && size->is_rest() && config.sources.count(key.name) != 0)
+      rests.push_back(key.name);
+  }
+  if (rests.size() < 2) return;
+  result.push_back(contradiction(rests[1], in_quotes("rest"), rests[0] + " is \"rest\", too",
+                                 "give all sizes but one as numbers"));
+}
 
 }  // namespace
 
@@ -40,6 +57,7 @@ std::vector<Error> conflicts_in(const Config& config) {
                                    "with fp16 an overflow is known only after all gradients exist",
                                    "use training.mixed_precision = \"bf16\", or set it to false"));
   }
+  check_mesh(config, result);
   return result;
 }
 

@@ -10,6 +10,8 @@
 namespace coupler::config {
 namespace {
 
+constexpr std::string_view kRestWord = "rest";
+
 // A TOML basic string; control characters are escaped, so that it is safe to print.
 std::string quote(std::string_view text) {
   std::string quoted = "\"";
@@ -46,6 +48,9 @@ struct Render {
     }
     return text + "]";
   }
+  std::string operator()(MeshSize size) const {
+    return size.is_rest() ? quote(kRestWord) : fmt::format("{}", size.ranks);
+  }
   std::string operator()(const OtherValue& other) const { return other.what; }
 };
 
@@ -76,6 +81,15 @@ std::optional<SettingValue> to_duration(const RawValue& value) {
   return *duration;
 }
 
+std::optional<SettingValue> to_mesh_size(const RawValue& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  if (text != nullptr && *text == kRestWord) return MeshSize::rest();
+  const auto* ranks = std::get_if<int64_t>(&value);
+  // 0 stands for the rest, which has a word; a constraint refuses what is left.
+  if (ranks == nullptr) return std::nullopt;
+  return MeshSize{*ranks == 0 ? -1 : *ranks};
+}
+
 template <typename T>
 std::optional<SettingValue> take(const RawValue& value) {
   if (const T* held = std::get_if<T>(&value)) return *held;
@@ -85,13 +99,14 @@ std::optional<SettingValue> take(const RawValue& value) {
 }  // namespace
 
 std::string_view to_string(ValueType type) {
-  constexpr std::array<std::string_view, 6> kNames = {
+  constexpr std::array<std::string_view, 7> kNames = {
       "string",
       "integer",
       "number",
       "boolean (true or false)",
       "duration (such as \"30s\", \"500ms\", \"2min\", or seconds)",
-      "list of strings"};
+      "list of strings",
+      "integer or \"rest\""};
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -110,6 +125,8 @@ std::optional<SettingValue> convert(const RawValue& value, ValueType type) {
     case ValueType::kStringList:
       if (const auto* text = std::get_if<std::string>(&value)) return split_at_colons(*text);
       return take<std::vector<std::string>>(value);
+    case ValueType::kMeshSize:
+      return to_mesh_size(value);
   }
   return std::nullopt;
 }

@@ -22,14 +22,15 @@ using RawValue =
     std::variant<std::string, int64_t, double, bool, std::vector<std::string>, OtherValue>;
 
 // In the order of SettingValue's alternatives.
-enum class ValueType { kString, kInteger, kNumber, kBoolean, kDuration, kStringList };
+enum class ValueType { kString, kInteger, kNumber, kBoolean, kDuration, kStringList, kMeshSize };
 using SettingValue = std::variant<std::string, int64_t, double, bool, std::chrono::nanoseconds,
-                                  std::vector<std::string>>;
+                                  std::vector<std::string>, MeshSize>;
 
 std::string_view to_string(ValueType type);
 
 // Null if the value is not of that type. Numbers accept integers; durations accept strings and
-// numbers of seconds; lists also accept one string whose parts are separated by colons, as in PATH.
+// numbers of seconds; lists also accept one string whose parts are separated by colons, as in PATH;
+// sizes of the mesh accept integers and "rest".
 std::optional<SettingValue> convert(const RawValue& value, ValueType type);
 
 // For messages: string "two", integer 3, boolean true, table.

@@ -14,6 +14,7 @@
 #include <coupler/data_loader.h>
 #include <coupler/detail/object_kinds.h>
 #include <coupler/empty_weights.h>
+#include <coupler/group.h>
 #include <coupler/log_values.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
@@ -91,6 +92,16 @@ class Accelerator : public Processes {
   std::string backend() const;
   // training.mixed_precision: "no", "bf16", "fp16", "fp8".
   std::string mixed_precision() const;
+
+  // ---- Mesh and groups (docs/parallelism.md) ----
+  // How the ranks are arranged: [parallel]. Otherwise all are along "data".
+  const Mesh& mesh() const;
+  // This rank's group along a dimension of the mesh, "tensor", or several, "data+shard" (see Mesh).
+  // The first call for a group connects its ranks; it is collective over the whole job. Throws
+  // Error(kInvalidArgument) if there is no such dimension.
+  [[nodiscard]] Group group(const std::string& name, CallSite site = {});
+  // Divides all ranks into groups of the program's choice: see Group::split. Collective.
+  [[nodiscard]] Group split(int color, int key = 0, CallSite site = {});
 
   // ---- Prepare ----
   // Prepares any number of objects, in any order, and returns them in that order as a tuple (a
@@ -407,10 +418,11 @@ class Accelerator : public Processes {
     return detail::with_leaves(value, gather_nested(detail::view_of(value)));
   }
 
-  // Gathers per-sample results of the current batch of the innermost loop. Over an epoch, every
-  // sample of the dataset is returned exactly once for any world size, batch size and remainder. A
-  // value has one row (dimension 0) per sample of the batch; rows of repeated samples are dropped,
-  // and the others are returned in rank order. Outside of a loop over a prepared loader it acts as
+  // Gathers per-sample results of the current batch of the innermost loop, over the ranks that got
+  // different samples (every rank, unless [parallel] says otherwise). Over an epoch, every sample
+  // of the dataset is returned exactly once for any world size, batch size and remainder. A value
+  // has one row (dimension 0) per sample of the batch; rows of repeated samples are dropped, and
+  // the others are returned in rank order. Outside of a loop over a prepared loader it acts as
   // gather. Throws Error(kInvalidArgument) for a scalar, or a leaf with another number of rows. A
   // std::vector of anything but tensors requires objects.h to be included.
   template <class T>
@@ -494,7 +506,7 @@ class Accelerator : public Processes {
     } else if constexpr (detail::is_schedule_v<Type>) {
       return prepare_scheduler(object);
     } else if constexpr (detail::is_data_loader<Type>::value) {
-      object.bind(rank(), world_size(), device(), loader_peers());
+      bind_loader(object);
       prepare_loader(object.core());
       return Type(object);
     } else if constexpr (detail::is_module_holder_v<Type> ||
@@ -520,8 +532,15 @@ class Accelerator : public Processes {
   Scheduler prepare_scheduler(const TorchSchedule& schedule);
   void bind_schedulers();
   void prepare_loader(std::shared_ptr<detail::LoaderCore> loader);
-  // How loaders communicate with the other ranks; null if there are none.
+  // How loaders communicate with the ranks that get other samples; null if there are none.
   std::shared_ptr<detail::LoaderPeers> loader_peers() const;
+  // Binds a loader to this rank's place among those that get different samples.
+  template <class Loader>
+  void bind_loader(Loader& loader) {
+    const auto [place, places] = sample_place();
+    loader.bind(place, places, device(), loader_peers());
+  }
+  std::pair<int, int> sample_place() const;
   ScopeGuard begin_join(std::shared_ptr<detail::LoaderCore> only, std::optional<bool> even_batches);
   ScopeGuard begin_accumulate(const std::vector<detail::ModelRef>& models);
   ScopeGuard begin_no_sync(const std::vector<detail::ModelRef>& models);

@@ -16,6 +16,7 @@
 #include <coupler/device_map.h>
 #include <coupler/empty_weights.h>
 #include <coupler/error.h>
+#include <coupler/group.h>
 #include <coupler/hooks.h>
 #include <coupler/layerwise_casting.h>
 #include <coupler/local_sgd.h>

@@ -9,11 +9,13 @@ namespace coupler {
 class Accelerator;
 struct AcceleratorOptions;
 class Processes;
+class Mesh;
 class PartialState;
 class AcceleratorState;
 class GradientState;
 
-// comm_hook.h
+// group.h, comm_hook.h
+class Group;
 class GradientBucket;
 class GradientFuture;
 enum class ReduceOp;

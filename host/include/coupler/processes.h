@@ -1,12 +1,14 @@
 // The processes of a job and their state: Processes, the common base of Accelerator and
-// PartialState; PartialState, AcceleratorState and GradientState, which make the program's
-// Accelerator available anywhere; and seeds of random numbers. Used by the training thread.
+// PartialState; Mesh, how they are arranged; PartialState, AcceleratorState and GradientState,
+// which make the program's Accelerator available anywhere; and seeds of random numbers. Used by the
+// training thread.
 //
 //   if (coupler::PartialState().is_main_process()) write_report();
 #pragma once
 
 #include <coupler/error.h>
 
+#include <array>
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -14,6 +16,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace c10 {
 struct Device;
@@ -138,10 +141,44 @@ class Processes {
   ProcessPlace place_;
 };
 
+// How the ranks of a job are arranged: a grid with a dimension for each way to divide the work.
+// From outside in these are pipeline, data, shard, expert, context and tensor, so the ranks of a
+// tensor group are neighbors. [parallel] sets their sizes; otherwise all ranks are along data. A
+// *group* of some dimensions are the ranks that differ in these only. Its name is that of a
+// dimension, or those of several joined by '+' in any order ("data+shard"), or "world" for all
+// ranks. Immutable; [any-thread]. See docs/parallelism.md.
+//
+// size, rank and ranks throw Error(kInvalidArgument) if there is no such dimension.
+class Mesh {
+ public:
+  static constexpr int kDimensions = 6;
+  using Sizes = std::array<int, kDimensions>;  // from outside in, each at least 1
+
+  // As rank `rank` of the job sees it, from 0 to the product of the sizes - 1.
+  Mesh(const Sizes& sizes, int rank) : sizes_(sizes), rank_(rank) {}
+
+  static const std::array<const char*, kDimensions>& dimensions();  // names, from outside in
+  const Sizes& sizes() const { return sizes_; }
+
+  int size(const std::string& group) const;                // number of ranks in the group
+  int rank(const std::string& group) const;                // this rank's place in it, from 0
+  std::vector<int> ranks(const std::string& group) const;  // its ranks in the job, ascending
+
+  // The grid with the number of each rank, in lines. Only dimensions larger than 1 appear; of more
+  // than 32 rows, the last are left out.
+  std::string text() const;
+
+ private:
+  Sizes sizes_;
+  int rank_;
+};
+
 // For set_seed.
 struct SeedOptions {
-  bool device_specific = false;  // adds the rank, so that every process draws its own numbers
-  bool deterministic = false;    // operations without a deterministic algorithm throw from now on
+  // Adds the rank, so that every process draws its own numbers. With tensor parallelism, adds the
+  // number of the tensor group instead: its ranks draw the same, such as dropout after a layer.
+  bool device_specific = false;
+  bool deterministic = false;  // operations without a deterministic algorithm throw from now on
 };
 
 // Seeds LibTorch's generators and std::rand; call it before other threads draw. A data loader's

@@ -121,11 +121,45 @@ void make_dry(dry_run::DryRun& run, config::Config& config,
   config.checkpoint.resume = "no";
   config.memory.limit.clear();
   config.memory.offload_optimizer_device = "none";
+  config.parallel = {};
+  std::erase_if(config.sources,
+                [](const auto& source) { return source.first.starts_with("parallel."); });
   config.profile = {};
   config.training.device = "cpu";
   run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
   detail::set_dataset_scope(
       []() -> std::shared_ptr<void> { return std::make_shared<dry_run::RealTensors>(); });
+}
+
+// What the mesh and the backend cannot do together, before anything is prepared.
+void require_possible(const Mesh& mesh, const comm::Communicator& comm) {
+  const int shard = mesh.size("shard"), pipeline = mesh.size("pipeline");
+  if (shard > 1 && !comm.can_shard()) {
+    fail_config(
+        fmt::format("parallel.shard is {}, but the backend '{}' shards no model", shard,
+                    comm.backend()),
+        "parallel.shard",
+        "set backend.use to a backend that shards models (`coupler plugins` lists them), or "
+        "use parallel.data for replicas");
+  }
+  if (pipeline > 1 && comm.can_shard()) {
+    fail_config(fmt::format("parallel.pipeline is {}, but the backend '{}' shards models itself; a "
+                            "pipeline divides their layers and needs a transport",
+                            pipeline, comm.backend()),
+                "parallel.pipeline",
+                "set backend.use to a transport, or to \"auto\", which chooses one");
+  }
+}
+
+void log_mesh(const Mesh& mesh, const rendezvous::ProcessInfo& process) {
+  if (process.rank != 0) return;
+  log(LogLevel::kInfo, "train", fmt::format("mesh: {}\n{}", groups::describe(mesh), mesh.text()));
+  const int tensor = mesh.size("tensor");
+  if (process.local_world_size % tensor == 0) return;
+  log(LogLevel::kWarning, "train",
+      fmt::format("parallel.tensor is {}, but this machine has {} ranks: some tensor groups span "
+                  "machines, whose network is slower",
+                  tensor, process.local_world_size));
 }
 
 }  // namespace
@@ -137,6 +171,7 @@ Accelerator::Impl::Impl(config::Config loaded)
   config::throw_first(config::conflicts_in(config));
   if (dry_run != nullptr) make_dry(*dry_run, config, process);
   if (process.world_size > 1) set_log_rank(process.rank);
+  const Mesh mesh = groups::mesh_of(config, process.world_size, process.rank);
   keep_large_blocks();
   allow_fast_exit();
   limit_threads(process.local_world_size);
@@ -161,6 +196,11 @@ Accelerator::Impl::Impl(config::Config loaded)
        .name = "world",
        .device = device.is_cpu() ? nullptr : std::make_shared<device::TorchDeviceMemory>(device),
        .host_side = [this] { return choose_host_side(config.backend, process); }});
+  require_possible(mesh, *comm);
+  groups = std::make_unique<groups::Groups>(mesh, comm);
+  sample_comm = groups->get(groups::kSamples);
+  mean_comm = groups->get(groups::kGradients);
+  if (groups::is_configured(config)) log_mesh(mesh, process);
   if (autocast_type == at::kHalf)
     scaler = std::make_unique<optim::GradScaler>(config.training, comm);
   profile = Profile::make(config.profile, process, device.is_cuda(), *comm);
@@ -227,7 +267,7 @@ void Accelerator::start(config::Config config) {
   const rendezvous::ProcessInfo& process = impl_->process;
   set_place({process.rank, process.world_size, process.local_rank, process.local_world_size});
   accelerator_now = this;
-  communicator_now = process.world_size > 1 ? impl_->comm.get() : nullptr;
+  communicator_now = impl_->mean_comm->size() > 1 ? impl_->mean_comm.get() : nullptr;
 }
 
 Accelerator::~Accelerator() {

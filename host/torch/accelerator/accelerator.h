@@ -16,6 +16,7 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "estimate/step_log.h"
+#include "groups/groups.h"
 #include "optim/grad_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/rate_driver.h"
@@ -60,6 +61,13 @@ class Accelerator::Impl {
   // Prepares a model. Collective.
   void add(strategy::Model model);
 
+  // Throws Error(kMismatch) if ranks that need the same samples have other loaders, and makes the
+  // loader's first batch do so if it differs. Collective.
+  void require_same_samples(detail::LoaderCore& loader);
+
+  // The ranks that share one replica, if the mesh says so.
+  strategy::ShardGroup shard_group();
+
   // With memory.limit: throws Error(kConfig) if the models prepared so far, and `coming`, do not
   // fit. optimizer_factor: bytes of optimizer state per byte of parameters.
   void check_memory(const strategy::Model* coming, double optimizer_factor);
@@ -84,8 +92,12 @@ class Accelerator::Impl {
   c10::Device device = c10::kCPU;  // of this process
   plugin::Plugin plugin = plugin::Plugin::single();
   std::shared_ptr<store::Store> store;
-  std::shared_ptr<comm::Communicator> comm;
-  std::shared_ptr<comm::Communicator> gradient_comm;  // made with the first model
+  std::shared_ptr<comm::Communicator> comm;  // of all ranks
+  std::unique_ptr<groups::Groups> groups;
+  // Of the ranks that get different samples, and of those that average gradients; comm unless
+  // [parallel] says otherwise.
+  std::shared_ptr<comm::Communicator> sample_comm, mean_comm;
+  std::shared_ptr<comm::Communicator> gradient_comm;  // ranks of mean_comm; from the first model on
   std::optional<at::ScalarType> autocast_type;        // of training.mixed_precision; may be none
   std::atomic<bool> autocast_used = false;
   std::unique_ptr<optim::GradScaler> scaler;  // with fp16
@@ -105,7 +117,8 @@ class Accelerator::Impl {
 
 // The latest Accelerator if a program has several; null: none.
 Accelerator* current_accelerator();
-// For modules that communicate in forward and backward; null: no Accelerator, or one process.
+// For modules that combine their samples' statistics in forward and backward; null: no Accelerator,
+// or no rank has other samples.
 comm::Communicator* current_communicator();
 
 }  // namespace coupler

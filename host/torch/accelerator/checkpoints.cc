@@ -152,6 +152,9 @@ checkpoint::TrainingState Checkpoints::job() const {
   checkpoint::TrainingState job{
       .rank = impl_.process.rank,
       .world_size = impl_.process.world_size,
+      .sample_rank = impl_.sample_comm->rank(),
+      .first_of_samples =
+          groups::rank_in_group(impl_.groups->mesh(), groups::kWorld & ~groups::kSamples) == 0,
       .device = impl_.device,
       .models = {impl_.models.begin(), impl_.models.end()},
       .scaler = impl_.scaler.get(),

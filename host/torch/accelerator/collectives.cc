@@ -47,7 +47,7 @@ std::vector<at::Tensor> Accelerator::gather_nested(const detail::NestedView& val
 }
 
 std::vector<at::Tensor> Accelerator::gather_metrics(const detail::NestedView& value) {
-  return gather_own_rows(*impl_->comm, value, impl_->batch_samples());
+  return gather_own_rows(*impl_->sample_comm, value, impl_->batch_samples());
 }
 
 std::vector<at::Tensor> Accelerator::reduce_nested(const detail::NestedView& value,

@@ -7,7 +7,9 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "accelerator/accelerator.h"
@@ -16,6 +18,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "dry_run/dry_run.h"
+#include "groups/groups.h"
 #include "pipeline/layers.h"
 #include "pipeline/link.h"
 #include "pipeline/runner.h"
@@ -26,6 +29,15 @@
 
 namespace coupler {
 
+// The pipelines of a job: without a mesh all ranks are one.
+struct PipelineRanks {
+  std::shared_ptr<comm::Communicator> all;  // of all ranks, for agreement
+  std::shared_ptr<comm::Communicator> stages;
+  std::shared_ptr<comm::Communicator> replicas;  // null: one pipeline
+  std::vector<std::vector<size_t>> pipelines;    // the ranks of each, in the order of stages
+  size_t own = 0;                                // this rank's pipeline
+};
+
 // The state of a PipelineParallel. Used by the training thread.
 struct PipelineParallel::State {
   Accelerator::Impl& impl;
@@ -33,6 +45,7 @@ struct PipelineParallel::State {
   std::vector<std::string> layers, split_points;
   std::shared_ptr<pipelining::PipelineStage> stage;
   pipelining::PipelineRunner runner;
+  PipelineRanks ranks;
 };
 
 namespace {
@@ -109,8 +122,9 @@ int64_t checked_rows(const pipelining::PipelineRunner& runner, const pipelining:
 
 // Before a batch begins, every rank reports what it has of it. Then all ranks know the number of
 // rows, or all throw.
-void agree_on_batch(pipelining::PipelineRunner& runner, pipelining::BatchWork& work,
-                    int64_t micro_batches, const strategy::Model& model, const char* operation) {
+void agree_on_batch(pipelining::PipelineRunner& runner, const PipelineRanks& ranks,
+                    pipelining::BatchWork& work, int64_t micro_batches,
+                    const strategy::Model& model, const char* operation) {
   runner.require_whole();
   CollectiveSignature signature{.operation = operation};
   int64_t rows = 0;
@@ -122,12 +136,15 @@ void agree_on_batch(pipelining::PipelineRunner& runner, pipelining::BatchWork& w
   const uint64_t hash =
       runner.is_first() && !signature.problem ? signature_of(work, model) : uint64_t{0};
   signature.number = static_cast<int64_t>(static_cast<uint64_t>(rows) << 32 | hash);
-  const std::vector<int64_t> numbers = check_consistency(runner.stages(), signature);
-  rows = numbers.front() >> 32;
-  const int64_t targets = numbers.back() >> 32;
-  if (work.training && targets != rows) throw_rows_differ(rows, targets);
-  work.cut = sharding::MicroBatches(rows, micro_batches);
-  work.signature = static_cast<uint64_t>(numbers.front()) & 0xffffffffu;
+  const std::vector<int64_t> numbers = check_consistency(*ranks.all, signature);
+  for (const std::vector<size_t>& pipeline : ranks.pipelines) {
+    const int64_t inputs = numbers[pipeline.front()] >> 32;
+    const int64_t targets = numbers[pipeline.back()] >> 32;
+    if (work.training && targets != inputs) throw_rows_differ(inputs, targets);
+  }
+  const int64_t first = numbers[ranks.pipelines[ranks.own].front()];
+  work.cut = sharding::MicroBatches(first >> 32, micro_batches);
+  work.signature = static_cast<uint64_t>(first) & 0xffffffffu;
 }
 
 // Returns the last rank's outputs on every rank.
@@ -176,7 +193,7 @@ at::Tensor PipelineParallel::forward(const at::Tensor& input, CallSite) {
 pipelining::Values PipelineParallel::forward_all(const pipelining::Values& inputs, CallSite) {
   State& state = *state_;
   pipelining::BatchWork work{.inputs = inputs};
-  agree_on_batch(state.runner, work, state.options.micro_batches, state.stage->model(),
+  agree_on_batch(state.runner, state.ranks, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.forward");
   const pipelining::Values outputs = state.runner.infer(work);
   if (!state.options.gather_output) return outputs;
@@ -206,7 +223,7 @@ double PipelineParallel::train_step_all(const pipelining::Values& inputs,
                              .targets = targets,
                              .loss = loss,
                              .mean_loss = state.options.loss_reduction == LossReduction::kMean};
-  agree_on_batch(state.runner, work, state.options.micro_batches, state.stage->model(),
+  agree_on_batch(state.runner, state.ranks, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.train_step");
   work.scale = impl.scale_loss(at::ones({}, at::kDouble), {state.stage.get()}).item<double>();
   state.stage->begin_gradients();
@@ -228,7 +245,7 @@ void require_unset(bool unset, const char* key, const char* why, const char* hin
               {.subject = key, .hint = hint});
 }
 
-void require_known(const config::Config& config) {
+void require_known(const config::Config& config, bool several) {
   const config::TrainingConfig& training = config.training;
   require_unset(training.gradient_accumulation_steps == 1, "training.gradient_accumulation_steps",
                 "a pipeline accumulates over its micro-batches",
@@ -245,23 +262,28 @@ void require_known(const config::Config& config) {
   require_unset(memory.offload_optimizer_device == "none", "memory.offload_optimizer_device",
                 "a pipeline keeps each process's part of the optimizer in memory",
                 "set it to \"none\"; more processes need less memory each");
+  const config::CommunicationConfig& communication = config.communication;
+  require_unset(!several || communication.gradients == "none", "communication.gradients",
+                "pipelines average their gradients uncompressed", "set it to \"none\"");
+  require_unset(!several || communication.local_sgd_steps == 0, "communication.local_sgd_steps",
+                "pipelines average their gradients in every batch", "set it to 0");
   require_unset(memory.limit.empty(), "memory.limit",
                 "the memory of a pipeline stage is not estimated", "leave it out");
 }
 
 // Broadcasts rank 0's result, so that all ranks use the same.
 sharding::StageBegins agreed_begins(comm::Communicator& comm, sharding::StageBegins own,
-                                    int stages) {
-  own.resize(static_cast<size_t>(stages));
+                                    size_t stages) {
+  own.resize(stages);
   if (comm.size() > 1)
     comm.run(tensors::host_op(DB_BROADCAST, DB_U64, own.data(), own.data(), own.size()));
   return own;
 }
 
-sharding::StageBegins cut(comm::Communicator& comm, const pipelining::LayerList& layers,
+// comm: of all ranks, so that all pipelines are cut alike.
+sharding::StageBegins cut(comm::Communicator& comm, int stages, const pipelining::LayerList& layers,
                           const strategy::Model& model, torch::nn::Module& module,
                           const PipelineOptions& options) {
-  const int stages = comm.size();
   CollectiveSignature signature{
       .operation =
           fmt::format("prepare_pipeline(split_points {}, micro_batches {}, gather_output {})",
@@ -287,7 +309,31 @@ sharding::StageBegins cut(comm::Communicator& comm, const pipelining::LayerList&
               {.subject = "example_inputs", .hint = "give the inputs of one micro-batch"});
   }
   check_consistency(comm, signature);
-  return agreed_begins(comm, std::move(own), stages);
+  return agreed_begins(comm, std::move(own), static_cast<size_t>(stages));
+}
+
+// Collective.
+PipelineRanks ranks_of(const config::Config& config, groups::Groups& all) {
+  PipelineRanks result{.all = all.world()};
+  const Mesh& mesh = all.mesh();
+  const int world_size = all.world()->size();
+  if (!groups::is_configured(config)) {
+    result.stages = world_size == 1 ? all.world() : all.make(groups::kWorld, "pipeline");
+    result.pipelines.emplace_back(static_cast<size_t>(world_size));
+    std::iota(result.pipelines[0].begin(), result.pipelines[0].end(), size_t{0});
+    return result;
+  }
+  result.stages = all.make(groups::kPipeline, "pipeline");
+  if (groups::group_size(mesh, groups::kGradients) > 1)
+    result.replicas = all.make(groups::kGradients, "gradients of a stage");
+  result.pipelines.resize(static_cast<size_t>(world_size / mesh.size("pipeline")));
+  for (int rank = 0; rank < world_size; ++rank) {
+    const Mesh of_rank(mesh.sizes(), rank);
+    const auto pipeline = static_cast<size_t>(groups::group_number(of_rank, groups::kPipeline));
+    result.pipelines[pipeline].push_back(static_cast<size_t>(rank));
+  }
+  result.own = static_cast<size_t>(groups::group_number(mesh, groups::kPipeline));
+  return result;
 }
 
 pipelining::StagePlacement placement_of(const pipelining::LayerList& layers,
@@ -316,10 +362,13 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                                         const PipelineOptions& given) {
   Accelerator::Impl& impl = *accelerator.impl_;
   PipelineOptions options = given;
-  if (options.micro_batches == 0) options.micro_batches = impl.process.world_size;
+  const Mesh& mesh = impl.groups->mesh();
+  const bool has_mesh = groups::is_configured(impl.config);
+  if (options.micro_batches == 0)
+    options.micro_batches = has_mesh ? mesh.size("pipeline") : impl.process.world_size;
   if (options.micro_batches < 1) {
     fail_argument(fmt::format("micro_batches is {}, but must be at least 1", options.micro_batches),
-                  "micro_batches", "0 makes one for each process");
+                  "micro_batches", "0 makes one for each stage");
   }
   if (impl.dry_run != nullptr) {
     throw Error(ErrorCode::kUnsupported,
@@ -334,16 +383,20 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                 {.subject = "backend.use",
                  .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
   }
-  require_known(impl.config);
+  require_known(impl.config, has_mesh && impl.mean_comm->size() > 1);
+  for (const char* dimension : {"tensor", "expert"}) {
+    require_unset(mesh.size(dimension) == 1, ("parallel." + std::string(dimension)).c_str(),
+                  "a pipeline's stages cannot be divided yet", "set it to 1");
+  }
   strategy::Model model = strategy::describe(module, impl.device);
   if (impl.find(model.identity) != nullptr) {
     fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
                "pass it to prepare_pipeline only");
   }
   const pipelining::LayerList list = pipelining::layer_list_of(module, model);
-  const std::shared_ptr<comm::Communicator> comm =
-      impl.process.world_size == 1 ? impl.comm : impl.comm->split(0, impl.process.rank, "pipeline");
-  const sharding::StageBegins begins = cut(*comm, list, model, module, options);
+  PipelineRanks ranks = ranks_of(impl.config, *impl.groups);
+  const std::shared_ptr<comm::Communicator> comm = ranks.stages;
+  const sharding::StageBegins begins = cut(*ranks.all, comm->size(), list, model, module, options);
   pipelining::StagePlacement placement = placement_of(list, model, begins);
   const auto stage = static_cast<size_t>(comm->rank());
   const size_t end = stage + 1 < begins.size() ? begins[stage + 1] : list.entries.size();
@@ -356,8 +409,10 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   for (size_t i = 1; i < begins.size(); ++i) {
     split_points.push_back(list.entries[begins[i]].layer.name);
   }
-  auto kept =
-      std::make_shared<pipelining::PipelineStage>(std::move(model), std::move(placement), comm);
+  auto kept = std::make_shared<pipelining::PipelineStage>(
+      std::move(model), std::move(placement),
+      pipelining::PipelineComms{.stages = comm, .replicas = ranks.replicas},
+      impl.config.training.broadcast_buffers);
   impl.models.push_back(kept);
   residency::restore_hooks();
   if (impl.scaler != nullptr) impl.scaler->add(kept);
@@ -366,9 +421,9 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   log(LogLevel::kInfo, "train",
       fmt::format("pipeline stage {} of {}: layers '{}' to '{}', {} of parameters", stage,
                   begins.size(), names.front(), names.back(), format_byte_size(bytes)));
-  return PipelineParallel(std::unique_ptr<State>(
-      new State{impl, std::move(options), std::move(names), std::move(split_points), kept,
-                pipelining::PipelineRunner(comm, std::move(layers), impl.device)}));
+  return PipelineParallel(std::unique_ptr<State>(new State{
+      impl, std::move(options), std::move(names), std::move(split_points), kept,
+      pipelining::PipelineRunner(comm, std::move(layers), impl.device), std::move(ranks)}));
 }
 
 }  // namespace coupler

@@ -1,5 +1,6 @@
 // How the Accelerator prepares models, optimizers and data loaders.
 #include <coupler/accelerator.h>
+#include <coupler/error.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "accelerator/accelerator.h"
 #include "accelerator/checkpoints.h"
+#include "accelerator/consistency_check.h"
 #include "accelerator/memory_limit.h"
 #include "accelerator/profile.h"
 #include "activations/activation_offload.h"
@@ -15,6 +17,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/units.h"
+#include "data/loader.h"
 #include "device/device.h"
 #include "dry_run/dry_run.h"
 #include "optim/optimizer.h"
@@ -50,6 +53,33 @@ std::string describe_size(const strategy::Model& model) {
                      format_byte_size(largest->tensor.nbytes()));
 }
 
+// Coupler keeps a model whole along these dimensions, or divides it by a call of its own, so
+// training it would be wrong or repeat the same work.
+void require_whole_model(const Mesh& mesh, const std::string& model) {
+  for (const char* dimension : {"tensor", "expert"}) {
+    const int size = mesh.size(dimension);
+    if (size == 1) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("parallel.{0} is {1}, but prepare cannot divide the model '{2}' over {0} "
+                    "groups yet",
+                    dimension, size, model),
+        {.subject = std::string("parallel.") + dimension,
+         .hint = fmt::format("set it to 1, or train a model that the program divides itself, "
+                             "with accelerator.group(\"{}\")",
+                             dimension)});
+  }
+  const int pipeline = mesh.size("pipeline");
+  if (pipeline == 1) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("parallel.pipeline is {}, but prepare does not divide the model '{}' into "
+                  "stages",
+                  pipeline, model),
+      {.subject = "parallel.pipeline",
+       .hint = "pass the model to prepare_pipeline, or set parallel.pipeline to 1"});
+}
+
 }  // namespace
 
 void Accelerator::Impl::add(strategy::Model model) {
@@ -58,15 +88,16 @@ void Accelerator::Impl::add(strategy::Model model) {
                "prepare each model once");
   }
   strategy::set_fixed_aside(model);
+  require_whole_model(groups->mesh(), model.name);
   if ((process.world_size > 1 || comm->can_shard()) && gradient_comm == nullptr) {
-    gradient_comm = comm->split(0, process.rank, "gradients");
+    gradient_comm = groups->make(groups::kGradients, "gradients");
   }
   if (dry_run != nullptr) dry_run->take(model);
   check_memory(&model, 0);
   const std::string size = describe_size(model);
   try {
     models.push_back(strategy::make_strategy(std::move(model), gradient_comm, config.training,
-                                             config.memory, config.communication));
+                                             config.memory, config.communication, shard_group()));
   } catch (const c10::OutOfMemoryError& cause) {
     device::throw_out_of_memory(cause, "the model " + size);
   }
@@ -88,6 +119,13 @@ void Accelerator::Impl::add(strategy::Model model) {
   }
 }
 
+strategy::ShardGroup Accelerator::Impl::shard_group() {
+  const Mesh& mesh = groups->mesh();
+  if (mesh.size("shard") == 1) return {};
+  return {.comm = groups->get(groups::kShard),
+          .replica = groups::rank_in_group(mesh, groups::kGradients & ~groups::kShard)};
+}
+
 void Accelerator::Impl::check_memory(const strategy::Model* coming, double optimizer_factor) {
   if (config.memory.limit.empty()) return;
   if (coming != nullptr) {
@@ -101,9 +139,11 @@ void Accelerator::Impl::check_memory(const strategy::Model* coming, double optim
     }
   }
   memory_log.optimizer_factor = std::max(memory_log.optimizer_factor, optimizer_factor);
-  require_fit(memory_log, config, process, comm->can_shard());
+  rendezvous::ProcessInfo shared = process;
+  if (groups->mesh().size("shard") > 1) shared.world_size = groups->mesh().size("shard");
+  require_fit(memory_log, config, shared, comm->can_shard());
   residency::MemoryBudget::of_process().expect(
-      known_parts(memory_log, process.world_size, comm->can_shard()),
+      known_parts(memory_log, shared.world_size, comm->can_shard()),
       "a smaller batch, memory.activation_checkpointing, training.mixed_precision = \"bf16\", or a "
       "backend that shards or offloads more: `coupler config recommend` finds what fits");
 }
@@ -216,7 +256,7 @@ Scheduler Accelerator::prepare_scheduler(const TorchSchedule& schedule) {
 }
 
 Scheduler Accelerator::Impl::add(std::unique_ptr<optim::RateDriver> driver) {
-  auto core = std::make_shared<optim::SchedulerCore>(std::move(driver), comm);
+  auto core = std::make_shared<optim::SchedulerCore>(std::move(driver), sample_comm);
   unbound_schedulers.push_back(core);
   return Scheduler(std::move(core));
 }
@@ -233,6 +273,38 @@ void Accelerator::bind_schedulers() {
   }
   std::erase_if(impl_->schedulers, [](const auto& other) { return other.expired(); });
   impl_->schedulers.insert(impl_->schedulers.end(), unbound.begin(), unbound.end());
+}
+
+// Ranks that differ only in the dimensions along which samples are the same. What a loader is made
+// of is compared when it is prepared, and what it reads at its first batch.
+void Accelerator::Impl::require_same_samples(detail::LoaderCore& loader) {
+  const auto alike = groups->get(groups::kWorld & ~groups::kSamples);
+  if (alike->size() == 1) return;
+  const std::string name = fmt::format("data loader {}", loaders.size());
+  const LoaderCursor it = loader.state();
+  alike->verify(
+      {{fmt::format("the number of samples of {}", name), fmt::to_string(it.dataset_samples)},
+       {fmt::format("the seed of {}", name), fmt::to_string(it.seed)},
+       {fmt::format("the next epoch of {}", name), fmt::to_string(it.epoch)}});
+  loader.set_on_first_batch([alike, name](const std::vector<at::Tensor>& batch) {
+    const auto hashes =
+        check_consistency(*alike, {.operation = fmt::format("the first batch of {}", name),
+                                   .number = detail::hash_of_values(batch)});
+    const auto other = std::find_if(hashes.begin(), hashes.end(),
+                                    [&](int64_t hash) { return hash != hashes.front(); });
+    if (other == hashes.end()) return;
+    const std::vector<int>& ranks = alike->world_ranks();
+    const int rank = ranks[static_cast<size_t>(other - hashes.begin())];
+    throw Error(
+        ErrorCode::kMismatch,
+        fmt::format("the first batch of {} has other values on rank {} than on rank {}, but "
+                    "ranks of one replica of a model need the same samples",
+                    name, rank, ranks.front()),
+        {.rank = rank,
+         .subject = name,
+         .hint = "give every process the same dataset, and let what it draws at random "
+                 "depend on the sample, not on the rank"});
+  });
 }
 
 void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
@@ -253,6 +325,7 @@ void Accelerator::prepare_loader(std::shared_ptr<detail::LoaderCore> loader) {
       return precision::loop_scope(*impl->autocast_settings(true));
     };
   }
+  impl_->require_same_samples(*loader);
   // The body of an outer loop may be a scope, too.
   loader->set_scopes(body, body ? tensors::outside_autocast : nullptr);
   impl_->loaders.push_back(std::move(loader));

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/device_memory.h"
+#include "groups/mesh.h"
 #include "rendezvous/process_info.h"
 #include "tensors/tensor_ops.h"
 
@@ -92,8 +93,19 @@ int64_t GradientState::own_samples() const {
   return samples ? samples->own : -1;
 }
 
+namespace {
+
+// Ranks of a tensor group draw the same numbers.
+int own_seed_number() {
+  const Accelerator* const accelerator = current_accelerator();
+  if (accelerator == nullptr) return PartialState().rank();
+  return groups::group_number(accelerator->mesh(), groups::kTensor);
+}
+
+}  // namespace
+
 void set_seed(uint64_t seed, const SeedOptions& options) {
-  if (options.device_specific) seed += static_cast<uint64_t>(PartialState().rank());
+  if (options.device_specific) seed += static_cast<uint64_t>(own_seed_number());
   at::manual_seed(seed);
   std::srand(static_cast<unsigned>(seed));
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
@@ -179,8 +191,12 @@ void leave(const Loaders& joined) {
 }  // namespace
 
 std::shared_ptr<detail::LoaderPeers> Accelerator::loader_peers() const {
-  if (world_size() == 1) return nullptr;
-  return std::make_shared<CommunicatorPeers>(impl_->comm);
+  if (impl_->sample_comm->size() == 1) return nullptr;
+  return std::make_shared<CommunicatorPeers>(impl_->sample_comm);
+}
+
+std::pair<int, int> Accelerator::sample_place() const {
+  return {impl_->sample_comm->rank(), impl_->sample_comm->size()};
 }
 
 ScopeGuard Accelerator::begin_join(std::shared_ptr<detail::LoaderCore> only,

@@ -143,8 +143,8 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
   const auto loader = impl.current_loader();
   const bool stands_in = loader != nullptr && loader->stands_in();
   if (stands_in && weight) weight = 0;
-  BackwardScale scale = impl.accumulation.scale(weight, world_size(), [&](double value) {
-    return tensors::all_reduce_number(*impl.comm, value, DB_SUM);
+  BackwardScale scale = impl.accumulation.scale(weight, impl.mean_comm->size(), [&](double value) {
+    return tensors::all_reduce_number(*impl.mean_comm, value, DB_SUM);
   });
   if (stands_in) scale.loss = 0;
   // Models that this backward belongs to on every rank: those of the scope, or the only one.

@@ -179,9 +179,8 @@ void restore_loader(const TrainingState& job, size_t index, const json& saved,
   if (saved.value("has_sampler", false))
     cursor.sampler = read_state_file(sampler_file(index), "sampler", manifest, folder);
   if (saved.value("has_stream", false))
-    cursor.stream =
-        read_state_file(stream_file(index, cursor.parts > 0, job.rank, manifest.world_size),
-                        "stream", manifest, folder);
+    cursor.stream = read_state_file(stream_file(index, job.sample_rank, cursor.parts), "stream",
+                                    manifest, folder);
   job.loaders[index]->load_state(cursor);
 }
 

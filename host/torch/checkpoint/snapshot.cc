@@ -370,9 +370,9 @@ std::string file_name(const std::string& base, int rank, int world_size) {
              : fmt::format("{}-{:05}-of-{:05}{}", base, rank + 1, world_size, kExtension);
 }
 
-std::string stream_file(size_t loader, bool in_parts, int rank, int world_size) {
+std::string stream_file(size_t loader, int part, int64_t parts) {
   const std::string base = numbered("stream", loader);
-  return in_parts ? file_name(base, rank, world_size) : base + kExtension;
+  return parts > 0 ? file_name(base, part, static_cast<int>(parts)) : base + kExtension;
 }
 
 Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old) {
@@ -402,9 +402,8 @@ Snapshot take_snapshot(const TrainingState& job, bool copy, const Snapshot* old)
     const bool in_parts = it.parts > 0;
     if (job.rank == 0 && has_state(it.sampler))
       result.files.push_back(state_file(it.sampler, sampler_file(l)));
-    if ((job.rank == 0 || in_parts) && has_state(it.stream))
-      result.files.push_back(
-          state_file(it.stream, stream_file(l, in_parts, job.rank, job.world_size)));
+    if ((in_parts ? job.first_of_samples : job.rank == 0) && has_state(it.stream))
+      result.files.push_back(state_file(it.stream, stream_file(l, job.sample_rank, it.parts)));
   }
   if (job.rank == 0 && has_extra(job)) {
     StateFile& file = result.files.emplace_back();

@@ -4,10 +4,10 @@
 // Files: model, model_1, … (parameters and buffers under the names of the modules); optimizer, …
 // ("exp_avg/fc.weight"); custom_checkpoint_0, … (registered objects, written by rank 0); sampler,
 // … and stream, … (what a loader's sampler and stream saved, if anything). With several ranks, each
-// writes its part of models, optimizers and streams that are read in parts as
-// NAME-00001-of-00004.safetensors; rank 0 writes what is the same on every rank.
-// random_states_0, … are per rank and also hold what the rank's models carry from step to step.
-// The rest is in the manifest's state.
+// writes its part of models and optimizers as NAME-00001-of-00004.safetensors, and one rank for
+// each part of a stream that is read in parts that part; rank 0 writes what is the same on every
+// rank. random_states_0, … are per rank and also hold what the rank's models carry from step to
+// step. The rest is in the manifest's state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -78,7 +78,8 @@ inline std::string object_base(size_t index) {
 }
 // loader: its number in the job.
 inline std::string sampler_file(size_t loader) { return numbered("sampler", loader) + kExtension; }
-std::string stream_file(size_t loader, bool in_parts, int rank, int world_size);
+// parts: 0: the stream is not read in parts.
+std::string stream_file(size_t loader, int part, int64_t parts);
 inline std::string own_buffer_prefix(size_t model) { return numbered("model", model) + "/"; }
 inline std::string carried_prefix(size_t model) { return numbered("carried", model) + "/"; }
 // The name of a parameter, unique even if several models have one of that name.
@@ -101,6 +102,10 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
 
 struct TrainingState {
   int rank = 0, world_size = 1;
+  // Of the ranks that get different samples, this one's number; and whether it is the first of
+  // those with that number, which all get the same.
+  int sample_rank = 0;
+  bool first_of_samples = true;
   c10::Device device = c10::kCPU;  // this rank's training device
   std::vector<std::shared_ptr<strategy::ModelState>> models;
   std::vector<std::shared_ptr<optim::OptimizerState>> optimizers;

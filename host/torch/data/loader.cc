@@ -251,6 +251,11 @@ void LoaderCore::set_sampler(std::shared_ptr<Sampler> sampler) {
 }
 
 int64_t LoaderCore::epoch() const { return state_->epoch; }
+void LoaderCore::set_on_first_batch(
+    std::function<void(const std::vector<at::Tensor>& batch)> call) {
+  state_->on_first_batch = std::move(call);
+}
+
 void LoaderCore::set_on_step_end(std::function<void()> call) {
   state_->on_step_end = std::move(call);
 }

@@ -111,8 +111,9 @@ struct LoaderCore::State {
   Place place() const;
   void begin_again();  // ends the loop
 
-  std::function<void()> on_step_end;    // null: unused
-  MakeScope body_scope, reading_scope;  // null: unused
+  std::function<void()> on_step_end;                                   // null: unused
+  std::function<void(const std::vector<at::Tensor>&)> on_first_batch;  // null: unused, or called
+  MakeScope body_scope, reading_scope;                                 // null: unused
 
   int64_t epoch = 0;
   int64_t next_epoch = 0;
@@ -147,6 +148,9 @@ struct LoaderCore::State {
 
 // Rethrows the current exception, of a dataset or sampler, as an Error that names the place.
 [[noreturn]] void rethrow_at(const std::string& place);
+
+// A hash of the elements of a batch's tensors; 0 if there are none.
+int64_t hash_of_values(const std::vector<at::Tensor>& tensors);
 
 StateDict saved_by(const SamplerBase& sampler);
 bool is_empty(const StateDict& state);

@@ -204,19 +204,23 @@ void LoaderCore::State::begin() {
   if (joined) agree_on_first();
 }
 
+int64_t hash_of_values(const std::vector<at::Tensor>& tensors) {
+  size_t hash = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    const at::Tensor values = tensor.cpu().contiguous();
+    const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()),
+                                 values.nbytes());
+    hash = hash * 31 + std::hash<std::string_view>()(bytes);
+  }
+  return static_cast<int64_t>(hash);
+}
+
 // Data may repeat, so equal samples are no error.
 void LoaderCore::State::warn_if_parts_are_equal() {
-  size_t hash = 0;
-  if (upcoming.rows > 0 && source.sends_tensors()) {
-    for (const at::Tensor& tensor : source.tensors(0)) {
-      if (!tensor.defined()) continue;
-      const at::Tensor values = tensor.cpu().contiguous();
-      const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()),
-                                   values.nbytes());
-      hash = hash * 31 + std::hash<std::string_view>()(bytes);
-    }
-  }
-  const std::vector<int64_t> all = peers->all(static_cast<int64_t>(hash));
+  const int64_t hash =
+      upcoming.rows > 0 && source.sends_tensors() ? hash_of_values(source.tensors(0)) : 0;
+  const std::vector<int64_t> all = peers->all(hash);
   for (size_t r = 1; rank == 0 && hash != 0 && r < all.size(); ++r) {
     if (all[r] != all[0]) continue;
     log(LogLevel::kWarning, "data",
@@ -269,6 +273,10 @@ void LoaderCore::State::advance() {
   const bool mine = upcoming.rows > 0;
   if (mine) {
     rows = (samples && dispatcher == nullptr ? local(position) : upcoming).rows;
+    if (on_first_batch && source.sends_tensors()) {
+      on_first_batch(source.tensors(slot_of(position)));
+      on_first_batch = nullptr;  // unless it has thrown
+    }
     source.take(slot_of(position), device, options.non_blocking);
     if (workers != nullptr) workers->release(position);
   } else {

@@ -25,12 +25,15 @@ at::Tensor meta_like(const at::Tensor& tensor) {
 }  // namespace
 
 PipelineStage::PipelineStage(strategy::Model described, StagePlacement placement,
-                             std::shared_ptr<comm::Communicator> comm)
+                             PipelineComms comms, bool broadcast_buffers)
     : strategy::Strategy(std::move(described)),
       placement_(std::move(placement)),
-      comm_(std::move(comm)) {
+      comm_(std::move(comms.stages)),
+      replicas_(std::move(comms.replicas)),
+      broadcast_buffers_(broadcast_buffers) {
   const at::NoGradGuard no_grad;
   comm_->verify(strategy::shared_settings_of(model()));
+  if (replicas_ != nullptr) replicas_->verify(strategy::shared_settings_of(model()));
   make_tied_communicators();
   take_values();
   strategy::NamedTensors trainable;
@@ -43,6 +46,7 @@ PipelineStage::PipelineStage(strategy::Model described, StagePlacement placement
     }
   }
   for (const auto& [name, buffer] : model().buffers) strategy::move_to(buffer, model().device);
+  if (replicas_ != nullptr) share_values();
   flat() = strategy::FlatParameters(trainable, /*flat_gradients=*/false, model().device);
   describe({.text = fmt::format("stage {} of a pipeline of {}", comm_->rank(), comm_->size()),
             .types = strategy::types_of(model())});
@@ -64,8 +68,18 @@ void PipelineStage::make_tied_communicators() {
           comm_->split(keeps(i) ? 0 : -1, comm_->rank(), fmt::format("tied {}", made.size() - 1));
       if (entry->second != nullptr) tied_comms_.push_back(entry->second);
     }
-    if (keeps(i) && variable(i).requires_grad()) tied_.push_back({i, entry->second.get(), {}});
+    if (keeps(i) && variable(i).requires_grad()) tied_.push_back({i, entry->second.get()});
   }
+}
+
+// The first pipeline's values on this stage of all.
+void PipelineStage::share_values() {
+  std::vector<at::Tensor> values;
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    if (keeps(i)) values.push_back(variable(i).detach());
+  }
+  for (const auto& [name, buffer] : model().buffers) values.push_back(buffer);
+  tensors::broadcast_coalesced(*replicas_, values, 0);
 }
 
 // Rank 0 sends each value preceded by its number, since the values of a model that is not in memory
@@ -139,24 +153,61 @@ void PipelineStage::take_values() {
 }
 
 void PipelineStage::begin_gradients() {
-  for (Tied& tied : tied_) {
-    at::Tensor& gradient = variable(tied.parameter).mutable_grad();
-    tied.before = gradient;
+  const auto set_aside = [this](size_t parameter) {
+    at::Tensor& gradient = variable(parameter).mutable_grad();
+    earlier_[parameter] = gradient;
     gradient.reset();
+  };
+  for (const Tied& tied : tied_) set_aside(tied.parameter);
+  if (replicas_ == nullptr) return;
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    if (keeps(i) && variable(i).requires_grad() && earlier_.count(i) == 0) set_aside(i);
   }
 }
 
 void PipelineStage::finish_gradients() {
   const at::NoGradGuard no_grad;
-  for (Tied& tied : tied_) {
+  for (const Tied& tied : tied_) {
     at::Tensor& gradient = variable(tied.parameter).mutable_grad();
     if (!gradient.defined()) gradient = at::zeros_like(variable(tied.parameter));
     gradient = gradient.contiguous();
     tied.comm->run(tensors::all_reduce_op(gradient, DB_SUM));
-    if (!tied.before.defined()) continue;
-    tied.before.add_(gradient);
-    gradient = std::exchange(tied.before, {});
   }
+  if (replicas_ != nullptr) average_gradients();
+  for (auto& [parameter, earlier] : std::exchange(earlier_, {})) {
+    if (!earlier.defined()) continue;
+    at::Tensor& gradient = variable(parameter).mutable_grad();
+    if (gradient.defined()) earlier.add_(gradient);
+    gradient = earlier;
+  }
+}
+
+// A parameter that no pipeline has used keeps no gradient.
+void PipelineStage::average_gradients() {
+  std::vector<int32_t> used;
+  for (const auto& [parameter, earlier] : earlier_)
+    used.push_back(variable(parameter).grad().defined() ? 1 : 0);
+  if (!used.empty()) {
+    db_op op = tensors::host_op(DB_ALL_REDUCE, DB_I32, used.data(), used.data(), used.size());
+    op.reduce = DB_MAX;
+    replicas_->run(op);
+  }
+  std::vector<at::Tensor> gradients;
+  size_t at = 0;
+  for (const auto& [parameter, earlier] : earlier_) {
+    if (used[at++] == 0) continue;
+    at::Tensor& gradient = variable(parameter).mutable_grad();
+    gradient = gradient.defined() ? gradient.contiguous() : at::zeros_like(variable(parameter));
+    gradient.mul_(1.0 / replicas_->size());
+    gradients.push_back(gradient);
+  }
+  tensors::all_reduce_coalesced(*replicas_, gradients, DB_SUM);
+  if (!broadcast_buffers_) return;
+  std::vector<at::Tensor> buffers;
+  for (size_t i = 0; i < model().buffers.size(); ++i) {
+    if (placement_.buffers[i] == comm_->rank()) buffers.push_back(model().buffers[i].second);
+  }
+  tensors::broadcast_coalesced(*replicas_, buffers, 0);
 }
 
 void PipelineStage::begin_backward(double) {
@@ -212,14 +263,16 @@ at::Tensor PipelineStage::whole_gradient(size_t parameter) {
 std::optional<strategy::ParameterPart> PipelineStage::part(size_t parameter) {
   if (!keeps(parameter)) return std::nullopt;
   const std::vector<int>& stages = placement_.parameters[parameter];
-  const auto copy = std::find(stages.begin(), stages.end(), comm_->rank()) - stages.begin();
+  const auto place = std::find(stages.begin(), stages.end(), comm_->rank()) - stages.begin();
+  const int pipelines = replicas_ != nullptr ? replicas_->size() : 1;
+  const int pipeline = replicas_ != nullptr ? replicas_->rank() : 0;
   return strategy::ParameterPart{.parameter = parameter,
                                  .begin = 0,
                                  .end = variable(parameter).numel(),
                                  .values = variable(parameter).detach(),
                                  .optimizer_tensor = variable(parameter),
-                                 .copies = static_cast<int>(stages.size()),
-                                 .copy = static_cast<int>(copy),
+                                 .copies = static_cast<int>(stages.size()) * pipelines,
+                                 .copy = static_cast<int>(place) * pipelines + pipeline,
                                  .holders = stages};
 }
 

@@ -1,9 +1,11 @@
 // PipelineStage: keeps a model on the ranks of a pipeline. Each rank has the parameters of its own
 // layers; all others are on meta. A parameter used by layers of several stages (tied) is on each of
 // them, and its gradients are summed over them. Buffers are small and stay on every rank, but only
-// their own layers' stage changes them. Used by the training thread.
+// their own layers' stage changes them. If there are several pipelines, each stage averages its
+// gradients with the same stage of the others. Used by the training thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,16 +22,22 @@ struct StagePlacement {
   std::vector<int> buffers;                  // the stage that changes it
 };
 
+// The ranks that keep one model in pipelines.
+struct PipelineComms {
+  std::shared_ptr<comm::Communicator> stages;    // of this pipeline, in order
+  std::shared_ptr<comm::Communicator> replicas;  // of the ranks with this stage; null: one pipeline
+};
+
 class PipelineStage : public strategy::Strategy, private strategy::GradientSync {
  public:
-  // Gives every rank the values of rank 0, which materializes tensors on meta one at a time and
-  // sends them to the ranks that keep them. comm: the pipeline's own; its size is the number of
-  // stages. Collective.
-  PipelineStage(strategy::Model model, StagePlacement placement,
-                std::shared_ptr<comm::Communicator> comm);
+  // Gives every rank the values of rank 0. The first stage of each pipeline materializes tensors on
+  // meta one at a time and sends them to the ranks that keep them. broadcast_buffers: whether the
+  // first pipeline's buffers replace the others' after each batch. Collective.
+  PipelineStage(strategy::Model model, StagePlacement placement, PipelineComms comms,
+                bool broadcast_buffers);
 
-  // Call around the backwards of one batch. finish_gradients sums the gradients of tied parameters.
-  // Collective among the stages that share some.
+  // Call around the backwards of one batch. finish_gradients sums the gradients of tied parameters
+  // and averages those of several pipelines. Collective among the stages that share some.
   void begin_gradients();
   void finish_gradients();
 
@@ -45,7 +53,6 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   struct Tied {
     size_t parameter;
     comm::Communicator* comm;  // of the stages that keep it
-    at::Tensor before;         // its gradient from earlier batches, while one batch's are summed
   };
   void begin_backward(double factor) override;  // throws: the pipeline runs backward itself
   void end_backward(bool) override {}
@@ -54,12 +61,18 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   void take_values();
   at::Tensor from_owner(size_t parameter, const at::Tensor& own);
   void make_tied_communicators();
+  void share_values();
+  void average_gradients();
   const at::Tensor& variable(size_t i) const { return model().parameters[i].tensor; }
 
   const StagePlacement placement_;
-  const std::shared_ptr<comm::Communicator> comm_;
+  const std::shared_ptr<comm::Communicator> comm_;      // of the stages
+  const std::shared_ptr<comm::Communicator> replicas_;  // null: one pipeline
+  const bool broadcast_buffers_;
   std::vector<std::shared_ptr<comm::Communicator>> tied_comms_;
   std::vector<Tied> tied_;
+  // Gradients from earlier batches, set aside while one batch's are combined with other ranks'.
+  std::map<size_t, at::Tensor> earlier_;  // by parameter; undefined: none
 };
 
 }  // namespace coupler::pipelining

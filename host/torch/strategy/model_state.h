@@ -25,7 +25,8 @@ struct ParameterPart {
   at::Tensor values;            // [end - begin], or the whole parameter in its shape
   at::Tensor optimizer_tensor;  // what an optimizer holds for it; undefined for a frozen shard
   int copies = 1, copy = 0;     // number of ranks that keep the same part; this rank's index
-  // Which ranks those are, if parts with as many copies are kept by different ranks.
+  // Which ranks, or stages of each pipeline, those are, if others keep as many copies of other
+  // parts.
   std::vector<int> holders = {};
 };
 

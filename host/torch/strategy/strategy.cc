@@ -12,6 +12,7 @@
 #include "residency/unit.h"
 #include "strategy/comm_hook.h"
 #include "strategy/data_parallel.h"
+#include "strategy/plan.h"
 #include "strategy/sharded_model.h"
 
 namespace coupler::strategy {
@@ -60,15 +61,42 @@ size_t Strategy::first_not_finite(const GradientNorm& which) {
   return model().parameters.size();
 }
 
+namespace {
+
+// The plan of a backend that sees only the ranks of this replica. It must divide all of it.
+ShardPlan plan_of_group(const ShardGroup& group, comm::Communicator& comm, const Model& model) {
+  ShardPlan plan = ask_plan(*group.comm, model);
+  const int ranks = group.comm->size();
+  if (plan.units.empty() || plan.group_size != ranks) {
+    throw Error(
+        ErrorCode::kConfig,
+        fmt::format("parallel.shard is {}, but the plan of the backend '{}' shards {}", ranks,
+                    comm.backend(),
+                    plan.units.empty() ? "nothing"
+                                       : fmt::format("among groups of {} ranks", plan.group_size)),
+        {.subject = "parallel.shard",
+         .hint = fmt::format("let the options of [backend.{}] shard over all ranks that they "
+                             "are given: the mesh divides the job into replicas",
+                             comm.backend())});
+  }
+  comm.verify(shared_settings_of(model));  // the plan was compared within the replica only
+  plan.group = group.replica;
+  return plan;
+}
+
+}  // namespace
+
 std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<comm::Communicator> comm,
                                         const config::TrainingConfig& config,
                                         const config::MemoryConfig& memory,
-                                        const config::CommunicationConfig& communication) {
+                                        const config::CommunicationConfig& communication,
+                                        const ShardGroup& group) {
   if (comm == nullptr || !comm->can_shard()) {
     return std::make_shared<DataParallel>(std::move(model), std::move(comm), config, memory,
                                           communication);
   }
-  ShardPlan plan = ask_plan(*comm, model);
+  ShardPlan plan =
+      group.comm != nullptr ? plan_of_group(group, *comm, model) : ask_plan(*comm, model);
   if (!plan.units.empty()) {
     config::throw_first(config::sharding_conflicts(comm->backend(), memory, communication));
     return ShardedModel::make(std::move(model), std::move(plan), std::move(comm), config,

@@ -77,12 +77,20 @@ class Strategy : public ModelState {
   std::shared_ptr<const NamedHook> comm_hook_;  // null: none
 };
 
+// The ranks among which parallel.shard divides one replica of a model.
+struct ShardGroup {
+  std::shared_ptr<comm::Communicator> comm;  // null: the backend's plan says which ranks share one
+  int replica = 0;                           // the replica's number
+};
+
 // Shards the model according to the backend's plan, or keeps it whole on every rank if there is
 // none. comm: only for gradients; null for one process without such a backend. Throws
-// Error(kConfig) if the settings in communication or memory contradict the plan. Collective.
+// Error(kConfig) if the settings in communication or memory, or the group, contradict the plan.
+// Collective.
 std::shared_ptr<Strategy> make_strategy(Model model, std::shared_ptr<comm::Communicator> comm,
                                         const config::TrainingConfig& config,
                                         const config::MemoryConfig& memory,
-                                        const config::CommunicationConfig& communication = {});
+                                        const config::CommunicationConfig& communication = {},
+                                        const ShardGroup& group = {});
 
 }  // namespace coupler::strategy

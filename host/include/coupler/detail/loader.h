@@ -165,6 +165,11 @@ class LoaderCore {
   // Sets a function that the iterating thread calls at the end of every pass through a loop's body.
   void set_on_step_end(std::function<void()> call);
 
+  // Sets a function that the iterating thread calls with the tensors of the first batch that this
+  // loader yields, if it has any; if it throws, that batch is not yielded, and the function is
+  // called again with that of the next loop.
+  void set_on_first_batch(std::function<void(const std::vector<at::Tensor>& batch)> call);
+
   // Sets functions that the iterating thread calls when a pass through a loop's body begins, and
   // when batches are read; what they return lives until that ends. Null: unused.
   using MakeScope = std::function<std::shared_ptr<void>()>;

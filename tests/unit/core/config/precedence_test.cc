@@ -39,6 +39,8 @@ std::vector<std::string> candidates(const SchemaKey& key) {
       return {text("1s"), text("0s"), text("3ms"), text("4us"), text("5ns")};
     case ValueType::kStringList:
       return {text("a"), "[\"b\", \"bb\"]", "[\"c.*\"]", "[\"**.d\"]"};
+    case ValueType::kMeshSize:
+      return {text("rest"), "2", "3", "4", "5"};
     case ValueType::kString:
       break;
   }

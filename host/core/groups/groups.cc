@@ -1,0 +1,24 @@
+#include "groups/groups.h"
+
+#include <utility>
+
+namespace coupler::groups {
+
+Groups::Groups(const Mesh& mesh, std::shared_ptr<comm::Communicator> world)
+    : mesh_(mesh), world_(std::move(world)) {
+  kept_[larger_than_1(mesh_, kWorld)] = world_;
+}
+
+std::shared_ptr<comm::Communicator> Groups::get(Dimensions dimensions) {
+  const Dimensions larger = larger_than_1(mesh_, dimensions);
+  const auto kept = kept_.find(larger);
+  if (kept != kept_.end()) return kept->second;
+  return kept_[larger] = make(dimensions, name_of(dimensions));
+}
+
+std::shared_ptr<comm::Communicator> Groups::make(Dimensions dimensions,
+                                                 const std::string& purpose) {
+  return world_->split(group_number(mesh_, dimensions), world_->rank(), purpose);
+}
+
+}  // namespace coupler::groups

@@ -1,0 +1,69 @@
+// Who meets whom in a group's communicator, on the test double.
+#include "groups/groups.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "core/comm/ranks.h"
+
+namespace coupler::groups {
+namespace {
+
+using testing::all_reduce;
+using testing::expect_no_error;
+using testing::run_ranks;
+
+constexpr Mesh::Sizes kSizes = {2, 2, 1, 1, 1, 2};
+
+// The library's Communicator is shared by its owner; here the test's function owns it.
+std::shared_ptr<comm::Communicator> borrowed(comm::Communicator& world) {
+  return {std::shared_ptr<void>(), &world};
+}
+
+float sum_of_ranks(comm::Communicator& group, int rank) {
+  std::vector<float> values = {static_cast<float>(rank)};
+  group.run(all_reduce(values));
+  return values[0];
+}
+
+TEST(Groups, EveryGroup_HasTheRanksOfTheMesh) {
+  expect_no_error(run_ranks(8, [](comm::Communicator& world) {
+    const Mesh mesh(kSizes, world.rank());
+    Groups groups(mesh, borrowed(world));
+    for (const Dimensions dimensions :
+         {kPipeline, kData, kTensor, kData | kTensor, kPipeline | kData, kSamples, kShard}) {
+      const auto group = groups.get(dimensions);
+      const std::vector<int> expected = ranks_of_group(mesh, dimensions);
+      EXPECT_EQ(group->world_ranks(), expected) << name_of(dimensions);
+      EXPECT_EQ(group->rank(), rank_in_group(mesh, dimensions));
+      EXPECT_EQ(sum_of_ranks(*group, world.rank()),
+                static_cast<float>(std::accumulate(expected.begin(), expected.end(), 0)));
+    }
+  }));
+}
+
+TEST(Groups, TheSameRanks_ShareOneCommunicator) {
+  expect_no_error(run_ranks(8, [](comm::Communicator& world) {
+    Groups groups(Mesh(kSizes, world.rank()), borrowed(world));
+    EXPECT_EQ(groups.get(kWorld).get(), &world);
+    EXPECT_EQ(groups.get(kPipeline | kData | kTensor).get(), &world);
+    EXPECT_EQ(groups.get(kData), groups.get(kSamples));
+    EXPECT_NE(groups.get(kData), groups.get(kTensor));
+    const auto purpose = groups.make(kGradients, "gradients");
+    EXPECT_NE(purpose, groups.get(kGradients));
+    EXPECT_EQ(purpose->name(), "world/gradients");
+  }));
+}
+
+TEST(Groups, AllRanksAlongData_NeedNoFurtherCommunicator) {
+  expect_no_error(run_ranks(2, [](comm::Communicator& world) {
+    Groups groups(Mesh({1, 2, 1, 1, 1, 1}, world.rank()), borrowed(world));
+    EXPECT_EQ(groups.get(kSamples).get(), &world);
+    EXPECT_EQ(groups.get(kGradients).get(), &world);
+    EXPECT_EQ(groups.get(kTensor)->size(), 1);
+  }));
+}
+
+}  // namespace
+}  // namespace coupler::groups
