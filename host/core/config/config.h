@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,9 +24,10 @@ struct ValueSource {
 
 // The size of a dimension of the mesh: a number of ranks, or what the other sizes leave.
 struct MeshSize {
-  int64_t ranks = 1;  // 0: the rest
-  static constexpr MeshSize rest() { return {0}; }
-  bool is_rest() const { return ranks == 0; }
+  static constexpr int64_t kRest = std::numeric_limits<int64_t>::min();
+  int64_t ranks = 1;  // kRest: the rest
+  static constexpr MeshSize rest() { return {kRest}; }
+  bool is_rest() const { return ranks == kRest; }
   bool operator==(const MeshSize&) const = default;
 };
 

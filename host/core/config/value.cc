@@ -85,9 +85,8 @@ std::optional<SettingValue> to_mesh_size(const RawValue& value) {
   const auto* text = std::get_if<std::string>(&value);
   if (text != nullptr && *text == kRestWord) return MeshSize::rest();
   const auto* ranks = std::get_if<int64_t>(&value);
-  // 0 stands for the rest, which has a word; a constraint refuses what is left.
-  if (ranks == nullptr) return std::nullopt;
-  return MeshSize{*ranks == 0 ? -1 : *ranks};
+  if (ranks == nullptr || MeshSize{*ranks}.is_rest()) return std::nullopt;
+  return MeshSize{*ranks};
 }
 
 template <typename T>

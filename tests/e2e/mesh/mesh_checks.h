@@ -5,6 +5,9 @@
 
 #include "check.h"
 
+// The ranks that get different samples.
+inline constexpr const char* kSamples = "data+shard+expert";
+
 std::vector<Check> group_checks();
 std::vector<Check> mesh_sample_checks();
 std::vector<Check> mesh_training_checks();

@@ -10,7 +10,6 @@ using coupler::Accelerator;
 
 namespace {
 
-constexpr const char* kSamples = "data+shard+expert";
 constexpr int64_t kRows = 26;  // not a multiple of any batch
 
 torch::Tensor numbered_rows(int64_t rows) { return torch::arange(rows, torch::kDouble); }

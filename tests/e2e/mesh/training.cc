@@ -11,8 +11,7 @@ using coupler::Accelerator;
 namespace {
 
 constexpr int kSteps = 6;
-constexpr int64_t kRows = 24;
-constexpr const char* kSamples = "data+shard+expert";
+constexpr int64_t kJoinedRows = 24;
 constexpr const char* kGradients = "data+shard+expert+context";
 
 torch::nn::Sequential make_chain() {
@@ -29,15 +28,15 @@ struct Rows {
 
 Rows joined_rows(int step) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(100 + step));
-  return {torch::randn({kRows, 6}, generator, torch::kDouble),
-          torch::randint(0, 4, {kRows}, generator, torch::kLong)};
+  return {torch::randn({kJoinedRows, 6}, generator, torch::kDouble),
+          torch::randint(0, 4, {kJoinedRows}, generator, torch::kLong)};
 }
 
 // A part of the joined rows for each rank of the group. Ranks of a context group, which would get
 // the same rows and divide each sequence, divide the rows instead: the means are the same.
 Rows own_rows(Accelerator& accelerator, const Rows& joined, const char* group) {
   const coupler::Mesh& mesh = accelerator.mesh();
-  const int64_t rows = kRows / mesh.size(group);
+  const int64_t rows = kJoinedRows / mesh.size(group);
   return {joined.inputs.narrow(0, mesh.rank(group) * rows, rows),
           joined.targets.narrow(0, mesh.rank(group) * rows, rows)};
 }
@@ -128,8 +127,8 @@ void weighted_sums(Accelerator& accelerator) {
   const int place = accelerator.mesh().rank(kGradients),
             places = accelerator.mesh().size(kGradients);
   // The first rank has all rows that the others' one leaves.
-  const int64_t rows = place == 0 ? kRows - places + 1 : 1;
-  const int64_t begin = place == 0 ? 0 : kRows - places + place;
+  const int64_t rows = place == 0 ? kJoinedRows - places + 1 : 1;
+  const int64_t begin = place == 0 ? 0 : kJoinedRows - places + place;
   const auto sum =
       torch::cross_entropy_loss(net->forward(joined.inputs.narrow(0, begin, rows)),
                                 joined.targets.narrow(0, begin, rows), {}, at::Reduction::Sum);
