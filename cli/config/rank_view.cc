@@ -19,6 +19,7 @@
 #include "config/validate.h"
 #include "config/value.h"
 #include "estimate/settings.h"
+#include "groups/mesh.h"
 #include "plugin/plugin.h"
 #include "plugin/probe.h"
 
@@ -59,6 +60,7 @@ class Detector {
     attempt([&] { estimate::memory_limit_of(config_); });
     for (const Error& problem : config::conflicts_in(config_))
       note(source_of(config_, problem.detail().subject) + sentence(problem));
+    attempt([&] { groups::mesh_of(config_, process_.world_size, process_.rank); });
     folders();
     if (process_.world_size > 1) attempt([&] { backend(); });
   }

@@ -186,6 +186,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
         {"backend.timeout",
          fmt::format("{} ms", options.backend->timeout / std::chrono::milliseconds(1))}};
     for (auto& setting : backend->settings()) settings.push_back(std::move(setting));
+    settings.insert(settings.end(), options.settings.begin(), options.settings.end());
     verify_settings(rendezvous, settings);
     recorder = share_recorder(rendezvous);
   }

@@ -84,6 +84,8 @@ struct CommunicatorOptions {
   std::shared_ptr<const DeviceMemory> device = nullptr;
   // What moves host memory (objects, numbers) if the plugin moves only the device's.
   std::function<plugin::Plugin()> host_side = nullptr;
+  // What else all ranks must have set alike: compared before they connect.
+  SharedSettings settings = {};
 };
 
 class Communicator {

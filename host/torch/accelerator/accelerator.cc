@@ -195,7 +195,9 @@ Accelerator::Impl::Impl(config::Config loaded)
        .backend = &config.backend,
        .name = "world",
        .device = device.is_cpu() ? nullptr : std::make_shared<device::TorchDeviceMemory>(device),
-       .host_side = [this] { return choose_host_side(config.backend, process); }});
+       .host_side = [this] { return choose_host_side(config.backend, process); },
+       .settings = {
+           {"[parallel]", groups::is_configured(config) ? groups::describe(mesh) : "not set"}}});
   require_possible(mesh, *comm);
   groups = std::make_unique<groups::Groups>(mesh, comm);
   sample_comm = groups->get(groups::kSamples);

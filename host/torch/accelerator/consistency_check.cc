@@ -93,36 +93,45 @@ std::string broadcast_text(comm::Communicator& comm, std::string text, int from)
   return text;
 }
 
+// Its number in the job, by which users know it.
+int job_rank(const comm::Communicator& comm, int rank) {
+  return comm.world_ranks()[static_cast<size_t>(rank)];
+}
+
 [[noreturn]] void throw_problem(comm::Communicator& comm, const CollectiveSignature& signature,
                                 int rank, ErrorCode code) {
   const bool own = signature.problem.has_value();
   const std::string text = broadcast_text(comm, own ? signature.problem->what() : "", rank);
   if (own) throw Error(*signature.problem);
   throw Error(code,
-              fmt::format("{}: rank {} cannot take part: {}", signature.operation, rank, text),
-              {.rank = rank, .subject = signature.operation});
+              fmt::format("{}: rank {} cannot take part: {}", signature.operation,
+                          job_rank(comm, rank), text),
+              {.rank = job_rank(comm, rank), .subject = signature.operation});
 }
 
 // " (2 ranks differ from rank 0: 1, 3)"; "" if one does.
-std::string all_text(const std::vector<int>& others) {
+std::string all_text(int first, const std::vector<int>& others) {
   if (others.size() == 1) return "";
-  return fmt::format(" ({} ranks differ from rank 0: {})", others.size(), fmt::join(others, ", "));
+  return fmt::format(" ({} ranks differ from rank {}: {})", others.size(), first,
+                     fmt::join(others, ", "));
 }
 
 // others: the ranks that differ from rank 0, in ascending order.
 [[noreturn]] void throw_difference(comm::Communicator& comm, const CollectiveSignature& signature,
                                    const std::vector<int>& others) {
-  const int other = others[0];
+  const int rank_0 = job_rank(comm, 0), other = job_rank(comm, others[0]);
   const nlohmann::json own = describe(signature);
   const std::string sent = own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const auto first = nlohmann::json::parse(broadcast_text(comm, sent, 0)).get<std::vector<Line>>();
   const auto second =
-      nlohmann::json::parse(broadcast_text(comm, sent, other)).get<std::vector<Line>>();
-  const std::string also = all_text(others);
+      nlohmann::json::parse(broadcast_text(comm, sent, others[0])).get<std::vector<Line>>();
+  std::vector<int> in_job;
+  for (const int rank : others) in_job.push_back(job_rank(comm, rank));
+  const std::string also = all_text(rank_0, in_job);
   const std::string& operation = first[0].first;
   if (operation != second[0].first) {
     throw Error(ErrorCode::kMismatch,
-                fmt::format("rank 0 calls {}, but rank {} calls {}{}", operation, other,
+                fmt::format("rank {} calls {}, but rank {} calls {}{}", rank_0, operation, other,
                             second[0].first, also),
                 {.rank = other,
                  .subject = operation,
@@ -133,14 +142,15 @@ std::string all_text(const std::vector<int>& others) {
   const Line missing = {"", "nothing"};
   const auto& [a_where, a_what] = at < first.size() ? first[at] : missing;
   const auto& [b_where, b_what] = at < second.size() ? second[at] : missing;
-  throw Error(ErrorCode::kMismatch,
-              fmt::format("{}: ranks 0 and {} differ: value{} is {} on rank 0, value{} is {} on "
-                          "rank {}{}",
-                          operation, other, a_where, a_what, b_where, b_what, other, also),
-              {.rank = other,
-               .subject = "value" + a_where,
-               .hint = "give values of the same structure, dtypes and shapes on every rank; "
-                       "pad_across_processes makes sizes equal"});
+  throw Error(
+      ErrorCode::kMismatch,
+      fmt::format("{}: ranks {} and {} differ: value{} is {} on rank {}, value{} is {} on "
+                  "rank {}{}",
+                  operation, rank_0, other, a_where, a_what, rank_0, b_where, b_what, other, also),
+      {.rank = other,
+       .subject = "value" + a_where,
+       .hint = "give values of the same structure, dtypes and shapes on every rank; "
+               "pad_across_processes makes sizes equal"});
 }
 
 }  // namespace
@@ -205,7 +215,7 @@ void require_same(const std::vector<int64_t>& numbers, const std::string& operat
   detail.rank = others.front();
   throw Error(code,
               fmt::format("{}: rank {} {} than rank 0{}", operation, others.front(), does,
-                          all_text(others)),
+                          all_text(0, others)),
               std::move(detail));
 }
 

@@ -74,6 +74,18 @@ void wrong_names_are_refused(Accelerator& accelerator) {
          message);
 }
 
+// Errors name ranks by their numbers in the job.
+void mismatches_within_a_group_name_its_ranks(Accelerator& accelerator) {
+  const Group group = accelerator.group("tensor");
+  if (group.world_size() == 1) return;
+  const std::string message = error_of([&] { group.reduce(torch::ones({group.rank() + 1})); });
+  const std::string first = std::to_string(group.ranks()[0]);
+  const std::string second = std::to_string(group.ranks()[1]);
+  EXPECT(message.find("ranks " + first + " and " + second + " differ") != std::string::npos,
+         message);
+  group.wait_for_everyone();
+}
+
 void seeds_are_the_same_within_tensor_groups(Accelerator& accelerator) {
   coupler::set_seed(11, {.device_specific = true});
   const auto drawn = accelerator.gather(torch::rand({1}, torch::kDouble));
@@ -92,6 +104,7 @@ std::vector<Check> group_checks() {
   return {{"any_mesh_collectives", collectives_meet_the_ranks_of_the_mesh},
           {"any_mesh_split", split_orders_by_key},
           {"any_mesh_wrong_names", wrong_names_are_refused},
+          {"any_mesh_mismatches", mismatches_within_a_group_name_its_ranks},
           {"any_mesh_seeds", seeds_are_the_same_within_tensor_groups}};
 }
 

@@ -6,12 +6,11 @@
 namespace coupler {
 namespace {
 
-using Texts = std::vector<std::string>;
-
-Outcome run(int processes, const std::string& check, const Texts& settings,
-            const std::string& expected = "") {
+Outcome run_mesh(int processes, const std::string& check, const std::vector<std::string>& settings,
+                 const std::string& expected = "") {
   const Workplace here;
-  Texts arguments{"launch", "-n", std::to_string(processes), "-o", "backend.timeout=10s"};
+  std::vector<std::string> arguments{"launch", "-n", std::to_string(processes), "-o",
+                                     "backend.timeout=10s"};
   for (const std::string& setting : settings) {
     arguments.push_back("-o");
     arguments.push_back(setting);
@@ -22,35 +21,37 @@ Outcome run(int processes, const std::string& check, const Texts& settings,
   return here.coupler(arguments);
 }
 
-void expect_refusal(const Texts& settings, const Texts& parts) {
-  const Outcome outcome = run(2, "any_mesh_collectives", settings);
+void expect_refused_mesh(const std::vector<std::string>& settings,
+                         const std::vector<std::string>& parts) {
+  const Outcome outcome = run_mesh(2, "any_mesh_collectives", settings);
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   for (const std::string& part : parts) expect_in(outcome.err, part);
 }
 
 TEST(MeshJob, SizesThatDoNotMultiplyToTheWorld_AreRefusedAtTheStart) {
-  expect_refusal({"backend.use=gloo_cpu", "parallel.data=2", "parallel.tensor=3"},
-                 {"[parallel] has data 2 x tensor 3, which are 6 ranks, but the job has 2 ranks",
-                  "start as many processes as the sizes multiply to"});
+  expect_refused_mesh(
+      {"backend.use=gloo_cpu", "parallel.data=2", "parallel.tensor=3"},
+      {"[parallel] has data 2 x tensor 3, which are 6 ranks, but the job has 2 ranks",
+       "start as many processes as the sizes multiply to"});
 }
 
 TEST(MeshJob, TwoRests_AreRefusedAtTheStart) {
-  expect_refusal({"parallel.data=rest", "parallel.shard=rest"},
-                 {"parallel.shard is \"rest\", but parallel.data is \"rest\", too"});
+  expect_refused_mesh({"parallel.data=rest", "parallel.shard=rest"},
+                      {"parallel.shard is \"rest\", but parallel.data is \"rest\", too"});
 }
 
 TEST(MeshJob, ShardingWithoutABackendThatShards_IsRefusedAtTheStart) {
-  expect_refusal({"backend.use=gloo_cpu", "parallel.shard=2"},
-                 {"parallel.shard is 2, but the backend 'gloo_cpu' shards no model"});
+  expect_refused_mesh({"backend.use=gloo_cpu", "parallel.shard=2"},
+                      {"parallel.shard is 2, but the backend 'gloo_cpu' shards no model"});
 }
 
 TEST(MeshJob, PipelinesOverABackendThatShards_AreRefusedAtTheStart) {
-  expect_refusal({"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "parallel.pipeline=2"},
-                 {"parallel.pipeline is 2, but the backend 'fsdp' shards models itself"});
+  expect_refused_mesh({"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "parallel.pipeline=2"},
+                      {"parallel.pipeline is 2, but the backend 'fsdp' shards models itself"});
 }
 
-void expect_refused_model(const Texts& settings, const std::string& message) {
-  const Outcome outcome = run(2, "refused_models", settings, message);
+void expect_refused_model(const std::vector<std::string>& settings, const std::string& message) {
+  const Outcome outcome = run_mesh(2, "refused_models", settings, message);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 

@@ -77,7 +77,9 @@ void process_steps_count_replicas(Accelerator& accelerator) {
   if (accelerator.mesh().size("pipeline+tensor+expert") > 1) return;  // not prepared by prepare
   torch::optim::SGD optimizer(model->parameters(), 1.0);
   auto [net, opt, schedule] = accelerator.prepare(
-      model, optimizer, coupler::linear_schedule(optimizer, {.total_steps = 64}));
+      model, optimizer,
+      coupler::linear_schedule(optimizer,
+                               {.total_steps = 64, .unit = coupler::StepUnit::kProcessSteps}));
   accelerator.backward(net->forward(torch::ones({1, 2})).sum());
   opt.step();
   schedule.step();

@@ -2,6 +2,7 @@
 #include <coupler/coupler.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "../training/shared_folder.h"
 #include "mesh_checks.h"
@@ -93,6 +94,21 @@ torch::nn::Sequential make_own_chain(Accelerator& accelerator) {
   return chain;
 }
 
+// Whatever the mesh, a checkpoint's files together have each parameter once.
+void expect_each_saved_once(Accelerator& accelerator, const std::string& checkpoint,
+                            const torch::nn::Module& model) {
+  if (!accelerator.is_main_process()) return;
+  int64_t saved = 0, expected = 0;
+  for (const auto& file : std::filesystem::directory_iterator(checkpoint)) {
+    if (file.path().filename().string().rfind("model", 0) != 0) continue;
+    const auto tensors = coupler::SafeTensors::open(file.path().string());
+    for (const std::string& name : tensors.names()) saved += tensors.tensor(name).numel();
+  }
+  for (const auto& parameter : model.parameters()) expected += parameter.numel();
+  EXPECT(saved == expected, "the checkpoint has " + std::to_string(saved) + " of " +
+                                std::to_string(expected) + " elements");
+}
+
 double mean_over_replicas(Accelerator& accelerator, double own) {
   return accelerator.group(kGradients)
       .reduce(torch::tensor(own, torch::kDouble), coupler::ReduceOp::kMean)
@@ -163,6 +179,7 @@ void whole_resumes(Accelerator& accelerator) {
   };
   epoch();
   const std::string path = accelerator.save_state(folder.path());
+  expect_each_saved_once(accelerator, path, *make_chain());
   const double second = epoch();
   accelerator.load_state(path);
   expect_near(epoch(), second, "the loss after load_state");
@@ -256,6 +273,7 @@ void staged_resumes(Accelerator& accelerator) {
   };
   run(0);
   const std::string path = accelerator.save_state(folder.path());
+  expect_each_saved_once(accelerator, path, *make_chain());
   const double second = run(1);
   accelerator.load_state(path);
   EXPECT(run(1) == second, "it continues differently after load_state");
