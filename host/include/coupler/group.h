@@ -1,8 +1,9 @@
 // Group: some ranks of a job that communicate among themselves: those of a dimension of the mesh
 // (Accelerator::group), or of the program's choice (split). Its functions are the Accelerator's
 // with the same names, but over the group: "every rank" is every rank of it, ranks count from 0
-// within it, and other groups may do something else meanwhile. A handle: copies refer to the same
-// group. Used by the training thread; the Accelerator must outlive it.
+// within it, and other groups may do something else meanwhile. coupler/objects.h has gather_object
+// and broadcast_object for groups. A handle: copies refer to the same group. Used by the training
+// thread; the Accelerator must outlive it.
 //
 //   coupler::Group tensor = accelerator.group("tensor");
 //   auto sum = tensor.reduce(partial);
@@ -23,6 +24,9 @@ namespace coupler {
 
 namespace comm {
 class Communicator;
+}
+namespace detail {
+struct ObjectCollectives;  // objects.h
 }
 
 class Group {
@@ -47,6 +51,7 @@ class Group {
   // Returns `scale` times the sum (mean, …) over the group.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp reduction = ReduceOp::kSum,
                     double scale = 1.0, CallSite site = {}) const;
+  // Reduces every leaf of a structure.
   template <class T, class = std::enable_if_t<is_nested_v<T>>>
   T reduce(const T& value, ReduceOp reduction = ReduceOp::kSum, double scale = 1.0,
            CallSite = {}) const {
@@ -79,6 +84,7 @@ class Group {
   [[nodiscard]] Group split(int color, int key = 0, CallSite site = {}) const;
 
  private:
+  friend struct detail::ObjectCollectives;
   comm::Communicator& comm() const;
   std::vector<at::Tensor> gather_nested(const detail::NestedView& value) const;
   std::vector<at::Tensor> reduce_nested(const detail::NestedView& value, ReduceOp reduction,

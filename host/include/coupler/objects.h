@@ -15,6 +15,7 @@
 
 #include <coupler/accelerator.h>
 #include <coupler/detail/loader.h>
+#include <coupler/group.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -40,9 +41,12 @@ struct EncodedObject {
 
 // Transfers the bytes; not a template, and independent of the encoding.
 struct ObjectCollectives {
-  static std::vector<ObjectBytes> gather(Accelerator& accelerator, const char* operation,
+  static std::vector<ObjectBytes> gather(const Group& group, const char* operation,
                                          const EncodedObject& object);
-  static ObjectBytes broadcast(Accelerator& accelerator, const EncodedObject& object, int from);
+  static ObjectBytes broadcast(const Group& group, const EncodedObject& object, int from);
+  // All ranks, and those that get different samples.
+  static Group world(const Accelerator& accelerator);
+  static Group samples(const Accelerator& accelerator);
   // Of this rank's current batch; nullopt outside of a loop.
   static std::optional<BatchSamples> batch_samples(const Accelerator& accelerator);
   [[noreturn]] static void refuse(const char* operation, int rank, const std::string& problem);
@@ -118,31 +122,40 @@ T decode_object(const char* operation, int rank, const ObjectBytes& bytes) {
 }
 
 template <class T>
-std::vector<T> gather_encoded(Accelerator& accelerator, const char* operation,
-                              const EncodedObject& own) {
-  const std::vector<ObjectBytes> all = ObjectCollectives::gather(accelerator, operation, own);
+std::vector<T> gather_encoded(const Group& group, const char* operation, const EncodedObject& own) {
+  const std::vector<ObjectBytes> all = ObjectCollectives::gather(group, operation, own);
   std::vector<T> result;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    result.push_back(decode_object<T>(operation, static_cast<int>(rank), all[rank]));
+    result.push_back(decode_object<T>(operation, group.ranks()[rank], all[rank]));
   }
   return result;
 }
 
 }  // namespace detail
 
-// Returns every rank's object, in rank order.
+// Returns every rank's object, in rank order: of all ranks, or of a group's.
+template <class T>
+std::vector<T> gather_object(const Group& group, const T& value) {
+  return detail::gather_encoded<T>(group, "gather_object", detail::encode_object(value));
+}
 template <class T>
 std::vector<T> gather_object(Accelerator& accelerator, const T& value) {
-  return detail::gather_encoded<T>(accelerator, "gather_object", detail::encode_object(value));
+  return gather_object(detail::ObjectCollectives::world(accelerator), value);
 }
 
-// Returns the object of rank `from`; the other ranks' values are ignored.
+// Returns the object of rank `from`, of all ranks or of a group's; the other ranks' values are
+// ignored.
+template <class T>
+T broadcast_object(const Group& group, const T& value, int from = 0) {
+  detail::EncodedObject own;
+  if (group.rank() == from) own = detail::encode_object(value);
+  const detail::ObjectBytes bytes = detail::ObjectCollectives::broadcast(group, own, from);
+  return detail::decode_object<T>("broadcast_object", group.ranks()[static_cast<size_t>(from)],
+                                  bytes);
+}
 template <class T>
 T broadcast_object(Accelerator& accelerator, const T& value, int from = 0) {
-  detail::EncodedObject own;
-  if (accelerator.rank() == from) own = detail::encode_object(value);
-  return detail::decode_object<T>("broadcast_object", from,
-                                  detail::ObjectCollectives::broadcast(accelerator, own, from));
+  return broadcast_object(detail::ObjectCollectives::world(accelerator), value, from);
 }
 
 // Gathers one object per sample of the batch; over an epoch, each sample's exactly once. Call it
@@ -163,7 +176,8 @@ std::vector<T> gather_objects_for_metrics(Accelerator& accelerator, const std::v
         std::vector<T>(values.begin(), values.begin() + (samples ? samples->own : count)));
   }
   std::vector<T> result;
-  for (auto& part : detail::gather_encoded<std::vector<T>>(accelerator, operation, encoded)) {
+  const Group group = detail::ObjectCollectives::samples(accelerator);
+  for (auto& part : detail::gather_encoded<std::vector<T>>(group, operation, encoded)) {
     for (auto&& value : part) result.push_back(std::move(value));
   }
   return result;

@@ -151,14 +151,14 @@ class Processes {
 // size, rank and ranks throw Error(kInvalidArgument) if there is no such dimension.
 class Mesh {
  public:
-  static constexpr int kDimensions = 6;
+  static constexpr int kDimensions = 6;        // how many there are
   using Sizes = std::array<int, kDimensions>;  // from outside in, each at least 1
 
   // As rank `rank` of the job sees it, from 0 to the product of the sizes - 1.
   Mesh(const Sizes& sizes, int rank) : sizes_(sizes), rank_(rank) {}
 
   static const std::array<const char*, kDimensions>& dimensions();  // names, from outside in
-  const Sizes& sizes() const { return sizes_; }
+  const Sizes& sizes() const { return sizes_; }  // of the dimensions, in that order
 
   int size(const std::string& group) const;                // number of ranks in the group
   int rank(const std::string& group) const;                // this rank's place in it, from 0

@@ -38,15 +38,23 @@ std::optional<BatchSamples> ObjectCollectives::batch_samples(const Accelerator& 
   return accelerator.impl_->batch_samples();
 }
 
-std::vector<ObjectBytes> ObjectCollectives::gather(Accelerator& accelerator, const char* operation,
+Group ObjectCollectives::world(const Accelerator& accelerator) {
+  return Group(accelerator.impl_->comm);
+}
+
+Group ObjectCollectives::samples(const Accelerator& accelerator) {
+  return Group(accelerator.impl_->sample_comm);
+}
+
+std::vector<ObjectBytes> ObjectCollectives::gather(const Group& group, const char* operation,
                                                    const EncodedObject& object) {
-  comm::Communicator& comm = *accelerator.impl_->comm;
+  comm::Communicator& comm = group.comm();
   const auto sizes = check_consistency(comm, {.operation = operation,
                                               .number = static_cast<int64_t>(object.bytes.size()),
                                               .problem = problem_of(operation, object)});
   size_t most = 0;
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    most = std::max(most, checked_size(operation, static_cast<int>(rank), sizes[rank]));
+    most = std::max(most, checked_size(operation, group.ranks()[rank], sizes[rank]));
   }
   ObjectBytes sent = object.bytes, received(most * sizes.size());
   sent.resize(most);
@@ -59,9 +67,9 @@ std::vector<ObjectBytes> ObjectCollectives::gather(Accelerator& accelerator, con
   return result;
 }
 
-ObjectBytes ObjectCollectives::broadcast(Accelerator& accelerator, const EncodedObject& object,
+ObjectBytes ObjectCollectives::broadcast(const Group& group, const EncodedObject& object,
                                          int from) {
-  comm::Communicator& comm = *accelerator.impl_->comm;
+  comm::Communicator& comm = group.comm();
   const std::string operation = fmt::format("broadcast_object(from {})", from);
   auto problem = problem_of(operation, object);
   if (from < 0 || from >= comm.size()) problem = no_such_rank(operation, comm);
@@ -69,7 +77,8 @@ ObjectBytes ObjectCollectives::broadcast(Accelerator& accelerator, const Encoded
                                               .number = static_cast<int64_t>(object.bytes.size()),
                                               .problem = std::move(problem)});
   ObjectBytes bytes = object.bytes;
-  bytes.resize(checked_size("broadcast_object", from, sizes[static_cast<size_t>(from)]));
+  const auto place = static_cast<size_t>(from);
+  bytes.resize(checked_size("broadcast_object", group.ranks()[place], sizes[place]));
   db_op op = tensors::host_op(DB_BROADCAST, DB_U8, bytes.data(), bytes.data(), bytes.size());
   op.root_or_peer = from;
   comm.run(op);

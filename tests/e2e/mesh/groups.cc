@@ -1,5 +1,6 @@
 // Groups by name and by color, on any mesh.
 #include <coupler/coupler.h>
+#include <coupler/objects.h>
 
 #include <algorithm>
 #include <numeric>
@@ -46,6 +47,10 @@ void collectives_meet_the_ranks_of_the_mesh(Accelerator& accelerator) {
     EXPECT(group.gather(nested).at("rank").size(0) == group.world_size(), name + ": nested");
     const auto part = group.split_between_processes(std::vector<int>(ranks));
     EXPECT(part == std::vector<int>{accelerator.rank()}, name + ": split_between_processes");
+    EXPECT(coupler::gather_object(group, accelerator.rank()) == ranks, name + ": gather_object");
+    EXPECT(coupler::broadcast_object(group, accelerator.rank(), group.world_size() - 1) ==
+               ranks.back(),
+           name + ": broadcast_object");
     group.wait_for_everyone();
   }
 }

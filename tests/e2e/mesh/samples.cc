@@ -1,10 +1,14 @@
 // Which samples a rank gets, and which results it gathers, on any mesh.
 #include <coupler/coupler.h>
+#include <coupler/objects.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
+#include <optional>
 
 #include "mesh_checks.h"
+#include "shared_folder.h"
 
 using coupler::Accelerator;
 
@@ -32,7 +36,11 @@ void replicas_get_different_samples(Accelerator& accelerator) {
         EXPECT(torch::equal(each[rank], batch.data),
                "a rank of the same replica has other samples");
       const auto metrics = accelerator.gather_for_metrics(batch.data);
-      for (int64_t i = 0; i < metrics.size(0); ++i) gathered.push_back(metrics[i].item<double>());
+      std::vector<double> own, numbers;
+      for (int64_t i = 0; i < batch.data.size(0); ++i) own.push_back(batch.data[i].item<double>());
+      for (int64_t i = 0; i < metrics.size(0); ++i) numbers.push_back(metrics[i].item<double>());
+      EXPECT(accelerator.gather_for_metrics(own) == numbers, "objects differ from tensors");
+      gathered.insert(gathered.end(), numbers.begin(), numbers.end());
     }
     std::sort(gathered.begin(), gathered.end());
     std::vector<double> expected(kRows);
@@ -72,6 +80,49 @@ void other_values_within_a_replica_are_refused_at_the_first_batch(Accelerator& a
   accelerator.wait_for_everyone();  // the job can go on
 }
 
+// A stream of which each replica reads its own part, whose position a checkpoint has.
+struct PartOfStream {
+  void shard(size_t of_part, size_t of_parts) {
+    part = static_cast<int64_t>(of_part);
+    parts = static_cast<int64_t>(of_parts);
+  }
+  void reset() { place = 0; }
+  std::optional<torch::data::Example<>> next() {
+    if (part + place * parts >= 48) return std::nullopt;
+    const auto number = torch::tensor(part + place++ * parts);
+    return torch::data::Example<>(number, number);
+  }
+  void save(coupler::StateDict& state) const { state.set("place", place); }
+  void load(const coupler::StateDict& state) { place = state.integer("place"); }
+  int64_t part = 0, parts = 1, place = 0;
+};
+
+void stream_resumes(Accelerator& accelerator) {
+  const SharedFolder folder(accelerator);
+  std::string saved;
+  const auto loop = [&](auto& batches) {
+    std::vector<torch::Tensor> seen;
+    for (auto& batch : batches) {
+      seen.push_back(batch.data);
+      if (seen.size() == 2 && saved.empty()) saved = accelerator.save_state(folder.path());
+    }
+    return torch::stack(seen);
+  };
+  const auto make = [] { return coupler::data_loader(PartOfStream(), {.batch_size = 2}); };
+  auto batches = accelerator.prepare(make());
+  const auto expected = loop(batches);
+  accelerator.free_memory();
+  if (accelerator.is_main_process()) {
+    int files = 0;
+    for (const auto& file : std::filesystem::directory_iterator(saved))
+      files += file.path().filename().string().rfind("stream", 0) == 0 ? 1 : 0;
+    EXPECT(files == accelerator.mesh().size(kSamples), std::to_string(files) + " parts are saved");
+  }
+  auto again = accelerator.prepare(make());
+  accelerator.load_state(saved);
+  EXPECT(torch::equal(loop(again), expected.slice(0, 2)), "the stream goes on elsewhere");
+}
+
 void process_steps_count_replicas(Accelerator& accelerator) {
   torch::nn::Linear model(2, 2);
   if (accelerator.mesh().size("pipeline+tensor+expert") > 1) return;  // not prepared by prepare
@@ -92,5 +143,6 @@ std::vector<Check> mesh_sample_checks() {
   return {{"any_mesh_samples", replicas_get_different_samples},
           {"any_mesh_other_loaders", other_loaders_within_a_replica_are_refused},
           {"any_mesh_other_values", other_values_within_a_replica_are_refused_at_the_first_batch},
-          {"any_mesh_schedule", process_steps_count_replicas}};
+          {"any_mesh_schedule", process_steps_count_replicas},
+          {"stream_resumes", stream_resumes, /*alone=*/true}};
 }

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <filesystem>
 
-#include "../training/shared_folder.h"
 #include "mesh_checks.h"
+#include "shared_folder.h"
 
 using coupler::Accelerator;
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "config/validate.h"
 #include "core/config/loading.h"
 
 namespace coupler::groups {
@@ -139,6 +140,16 @@ TEST(MeshOf, Rest_IsWhatTheOtherSizesLeave) {
   EXPECT_EQ(mesh_of(loaded({"parallel.data=2", "parallel.pipeline=4"}), 8, 0).sizes(),
             (Mesh::Sizes{4, 2, 1, 1, 1, 1}));
   EXPECT_TRUE(is_configured(loaded({"parallel.data=2"})));
+}
+
+TEST(MeshOf, TwoRests_AreAContradiction) {
+  const auto conflicts =
+      config::conflicts_in(loaded({"parallel.data=rest", "parallel.tensor=rest"}));
+  ASSERT_EQ(conflicts.size(), 1U);
+  EXPECT_EQ(conflicts[0].detail().subject, "parallel.tensor");
+  expect_message(conflicts[0].what(),
+                 "parallel.tensor is \"rest\", but parallel.data is \"rest\", too");
+  EXPECT_TRUE(config::conflicts_in(loaded({"parallel.tensor=rest"})).empty());
 }
 
 TEST(MeshOf, SizesThatDoNotMultiplyToTheWorld_AreRefused) {

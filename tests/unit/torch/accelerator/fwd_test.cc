@@ -26,14 +26,14 @@ using Data = TensorDataset;
 
 TEST(Fwd, EveryNameIsDefinedByCouplersHeaders) {
   const size_t types =
-      defined<Accelerator, AcceleratorOptions, Processes, PartialState, AcceleratorState,
-              GradientState, GradientBucket, GradientFuture, ReduceOp, detail::DefaultCollate,
-              DataLoader<Data>, Sampler, BatchSampler, DataLoaderOptions, TensorDataset,
-              LoaderCursor, Dataset, LoadDatasetOptions, TensorFormat, DatasetBatch, Row, Value,
-              Feature, Optimizer, Scheduler, Schedule, ScheduleOptions, LocalSGD, LocalSGDOptions,
-              UnwrappedModel<torch::nn::Linear>, FullParameters, ScopeGuard, AutocastScope,
-              ActivationCheckpointOptions, PipelineLayers, PipelineParallel, SplitPoints,
-              PipelineOptions, DispatchedModel, LoadOptions, DispatchOptions,
+      defined<Accelerator, AcceleratorOptions, Processes, Mesh, Group, PartialState,
+              AcceleratorState, GradientState, GradientBucket, GradientFuture, ReduceOp,
+              detail::DefaultCollate, DataLoader<Data>, Sampler, BatchSampler, DataLoaderOptions,
+              TensorDataset, LoaderCursor, Dataset, LoadDatasetOptions, TensorFormat, DatasetBatch,
+              Row, Value, Feature, Optimizer, Scheduler, Schedule, ScheduleOptions, LocalSGD,
+              LocalSGDOptions, UnwrappedModel<torch::nn::Linear>, FullParameters, ScopeGuard,
+              AutocastScope, ActivationCheckpointOptions, PipelineLayers, PipelineParallel,
+              SplitPoints, PipelineOptions, DispatchedModel, LoadOptions, DispatchOptions,
               LoadAndDispatchOptions, DeviceMap, DeviceMapOptions, MaxMemory, EmptyWeights,
               EmptyWeightsOptions, QuantizeOptions, QuantizationReport, LoraAdapter, LoraOptions,
               LoadLoraOptions, HookHandle, LayerHooks, LayerwiseCasting, LayerwiseCastingOptions,
