@@ -157,7 +157,7 @@ TEST_F(PluginReports, Auto_SkipsPluginsThatCrashOrHang_WithTheirReasons) {
   for (const char* name : {"crashes", "throws", "no_entry", "gloo_cpu"}) folder_.add(name);
   EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate), "gloo_cpu");
   std::filesystem::remove(folder_.path(Folder::file_name("gloo_cpu")));
-  folder_.write(Folder::file_name("gloo_cpu"), "hello");
+  for (const char* name : {"gloo_cpu", "shm"}) folder_.write(Folder::file_name(name), "hello");
   folder_.add("hangs");
   folder_.add("nccl_unusable", "nccl");
   const std::string message = message_of(
@@ -172,7 +172,7 @@ TEST_F(PluginReports, Auto_WithoutAnyTransport_GivesEveryReason) {
   // Unusable plugins of the same names hide those in the build tree.
   folder_.add("nccl_unusable", "nccl");
   folder_.add("throws", "mpi");
-  folder_.write(Folder::file_name("gloo_cpu"), "hello");
+  for (const char* name : {"gloo_cpu", "shm"}) folder_.write(Folder::file_name(name), "hello");
   set_mpirun(true);
   const std::string message = message_of(
       ErrorCode::kPlugin, [&] { plugin::resolve_auto(backend_, plugin::MpiLaunch::kPossible); });
