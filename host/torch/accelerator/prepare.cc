@@ -278,8 +278,9 @@ void Accelerator::bind_schedulers() {
 // Ranks that differ only in the dimensions along which samples are the same. What a loader is made
 // of is compared when it is prepared, and what it reads at its first batch.
 void Accelerator::Impl::require_same_samples(detail::LoaderCore& loader) {
-  const auto alike = groups->get(groups::kWorld & ~groups::kSamples);
-  if (alike->size() == 1) return;
+  constexpr groups::Dimensions kAlike = groups::kWorld & ~groups::kSamples;
+  if (groups::group_size(groups->mesh(), kAlike) == 1) return;
+  const auto alike = groups->get(kAlike);
   const std::string name = fmt::format("data loader {}", loaders.size());
   const LoaderCursor it = loader.state();
   alike->verify(
