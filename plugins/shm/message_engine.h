@@ -82,7 +82,6 @@ class MessageEngine final : public Background {
   Synchronizer* const synchronizer_;
   std::vector<Direction> outgoing_, incoming_;  // by peer
   int32_t pending_ = 0;
-  int64_t asked_ns_ = 0;     // when poll() last asked the system about a peer
   std::deque<Message> all_;  // never move; those of a failed operation stay
   std::vector<Message*> free_;
 };
