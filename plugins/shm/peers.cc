@@ -97,7 +97,8 @@ void Peers::leave() const {
 Failure Peers::lost(int32_t rank) const {
   const std::string who = "rank " + std::to_string(rank);
   const int32_t pid = segment_->control(rank).pid.load(std::memory_order_relaxed);
-  if (has_died(rank))
+  // A rank that left may have ended since, which is not why it is gone.
+  if (!has_left(rank) && has_died(rank))
     return Failure::make(DB_ERR_PEER_LOST,
                          who + " is gone: its process " + std::to_string(pid) + " has ended",
                          DB_ERROR_COMM_DEAD, rank);
