@@ -13,6 +13,9 @@ namespace {
 
 // Runs collectives until one fails; the last rank calls `fault` midway.
 int with_fault(Rank& rank, const std::function<void()>& fault) {
+  // The launcher ends the other ranks soon after the fault; on a busy machine one may not have run
+  // since. SIGKILL follows in any case.
+  ::signal(SIGTERM, SIG_IGN);
   const auto communicator = rank.connect();
   return rank.report_error([&] {
     for (int step = 0; step < 1000; ++step) {
@@ -26,9 +29,6 @@ int with_fault(Rank& rank, const std::function<void()>& fault) {
 }  // namespace
 
 int killed(Rank& rank) {
-  // The launcher ends the other ranks soon after the first; on a busy machine one may not have run
-  // since. SIGKILL follows in any case.
-  ::signal(SIGTERM, SIG_IGN);
   return with_fault(rank, [] { ::raise(SIGKILL); });
 }
 
