@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -308,6 +310,16 @@ std::string describe(const Op& op) {
   if (op.kind == DB_RECV) text += " from rank " + std::to_string(op.root_or_peer);
   if (op.sequence != 0) text += ", operation " + std::to_string(op.sequence);
   return text;
+}
+
+Failure failure_of_exception(const Op& op) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD);
+  } catch (const std::exception& error) {
+    return Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD);
+  }
 }
 
 void keep_counts(Op* op, int32_t size, std::vector<uint64_t>* store) {

@@ -84,6 +84,9 @@ uint64_t part_offset(const Op& op, const uint64_t* counts, int32_t rank);
 // "all_reduce of 1024 f32 (sum), operation 7".
 std::string describe(const Op& op);
 
+// In a catch block: what an exception that ended an operation means.
+Failure failure_of_exception(const Op& op);
+
 // Copies the count arrays (size entries each) into store and points op at the copies.
 void keep_counts(Op* op, int32_t size, std::vector<uint64_t>* store);
 

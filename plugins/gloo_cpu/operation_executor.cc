@@ -104,12 +104,8 @@ Failure OperationExecutor::execute(Op& op) {
   try {
     if (is_point_to_point(op.kind)) return start_message(op);
     return conclude(op, collectives_.run(op));
-  } catch (const std::bad_alloc&) {
-    return conclude(
-        op, Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD));
-  } catch (const std::exception& error) {
-    return conclude(
-        op, Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD));
+  } catch (const std::exception&) {
+    return conclude(op, failure_of_exception(op));
   }
 }
 

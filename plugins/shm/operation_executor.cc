@@ -1,7 +1,6 @@
 #include "shm/operation_executor.h"
 
 #include <exception>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -25,12 +24,8 @@ Failure OperationExecutor::execute(Op& op) {
   try {
     if (is_point_to_point(op.kind)) return conclude(op, shared_->messages.start(op));
     return conclude(op, collectives_.run(op));
-  } catch (const std::bad_alloc&) {
-    return conclude(
-        op, Failure::make(DB_ERR_NO_MEMORY, "no memory for " + describe(op), DB_ERROR_COMM_DEAD));
-  } catch (const std::exception& error) {
-    return conclude(
-        op, Failure::make(DB_ERR_INTERNAL, describe(op) + ": " + error.what(), DB_ERROR_COMM_DEAD));
+  } catch (const std::exception&) {
+    return conclude(op, failure_of_exception(op));
   }
 }
 

@@ -213,4 +213,23 @@ inline void check_absent_at_create(Job job) {
   });
 }
 
+// A communicator with such an option is not made; text: what the error contains.
+struct RefusedOption {
+  const db_option* option;
+  db_status status;
+  const char* text;
+};
+inline void check_refused(const std::vector<RefusedOption>& cases) {
+  for (const RefusedOption& each : cases) {
+    Job job;
+    job.present = 1;
+    job.must_connect = false;
+    job.options = {each.option};
+    expect_ranks(job, [&](int32_t, Rank& self) {
+      EXPECT_EQ(self.created, each.status);
+      EXPECT_TRUE(contains(self.error, each.text)) << self.error.text.data();
+    });
+  }
+}
+
 }  // namespace backend_test

@@ -77,6 +77,12 @@ struct Job {
   std::function<void(int32_t rank, Job* own)> prepare;
 };
 
+inline Job job_of(int32_t size) {
+  Job job;
+  job.size = size;
+  return job;
+}
+
 // One rank, in its own process.
 class Rank {
  public:

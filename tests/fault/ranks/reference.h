@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -89,6 +91,24 @@ void check_reductions(Rank& self, int32_t rank, int32_t size, db_dtype dtype, ui
       }
     }
   }
+}
+
+// An all_reduce of floats whose sum depends on the order has the same bits on every rank.
+inline void check_same_bits(Rank& self, int32_t rank, int32_t size, uint64_t count) {
+  std::vector<float> data(count);
+  for (uint64_t i = 0; i < count; ++i)
+    data[i] = std::sin(static_cast<float>(i)) / static_cast<float>(rank + 3);
+  ASSERT_EQ(self.run(all_reduce(data.data(), data.data(), count), true), DB_OK);
+  std::vector<float> all(count * static_cast<uint64_t>(size));
+  db_op gather{};
+  gather.kind = DB_ALL_GATHER;
+  gather.dtype = DB_F32;
+  gather.send = data.data();
+  gather.recv = all.data();
+  gather.count = count;
+  ASSERT_EQ(self.run(gather, true), DB_OK);
+  for (uint64_t other = 0; other < static_cast<uint64_t>(size); ++other)
+    EXPECT_EQ(std::memcmp(&all[other * count], data.data(), count * sizeof(float)), 0);
 }
 
 // Element i of what rank `from` sends to rank `to`.

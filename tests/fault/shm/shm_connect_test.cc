@@ -21,10 +21,9 @@
 namespace backend_test {
 namespace {
 
-Job job_of(int32_t size, bool must_connect = true) {
-  Job job;
-  job.size = size;
-  job.must_connect = must_connect;
+Job failing_job_of(int32_t size) {
+  Job job = job_of(size);
+  job.must_connect = false;
   return job;
 }
 
@@ -55,7 +54,7 @@ TEST(ShmConnect, OneToSixRanks_WithAndWithoutASecret_Reduce) {
 
 // Rank 0 ends its wait first, so that its reason reaches the other.
 TEST(ShmConnect, RankWithAnotherSecret_IsNotTaken) {
-  Job job = job_of(2, false);
+  Job job = failing_job_of(2);
   job.timeout_ns = 1'000'000'000;
   job.prepare = [](int32_t rank, Job* own) {
     if (rank == 1) own->secret = "a guess";
@@ -93,7 +92,7 @@ TEST(ShmConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
 }
 
 TEST(ShmConnect, RanksThatDisagreeOnTheirNumber_AreTold) {
-  Job job = job_of(2, false);
+  Job job = failing_job_of(2);
   job.prepare = [](int32_t rank, Job* own) { own->size = rank == 0 ? 2 : 3; };
   expect_refusal(job, DB_ERR_MISMATCH, {"rank 1 has 3 ranks, but rank 0 has 2"});
 }

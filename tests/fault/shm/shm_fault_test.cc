@@ -15,12 +15,6 @@
 namespace backend_test {
 namespace {
 
-Job job_of(int32_t size) {
-  Job job;
-  job.size = size;
-  return job;
-}
-
 TEST(ShmFault, Kill_Small_EverySurvivorNamesIt) {
   check_kill(job_of(2), 1, 16, true);
   check_kill(job_of(4), 2, 16, true);
@@ -229,22 +223,8 @@ TEST(ShmFault, Create_WrongOptions_ErrorNamesWhatIsValid) {
   odd.i64 = 5000;
   db_option unknown = odd;
   unknown.key = "chunk_byte";
-  const struct {
-    const db_option* option;
-    db_status status;
-    const char* text;
-  } cases[] = {{&odd, DB_ERR_INVALID_ARGUMENT, "must be 0 or a multiple of 4096"},
-               {&unknown, DB_ERR_UNKNOWN_OPTION, "chunk_bytes"}};
-  for (const auto& each : cases) {
-    Job job;
-    job.present = 1;
-    job.must_connect = false;
-    job.options = {each.option};
-    expect_ranks(job, [&](int32_t, Rank& self) {
-      EXPECT_EQ(self.created, each.status);
-      EXPECT_TRUE(contains(self.error, each.text)) << self.error.text.data();
-    });
-  }
+  check_refused({{&odd, DB_ERR_INVALID_ARGUMENT, "must be 0 or a multiple of 4096"},
+                 {&unknown, DB_ERR_UNKNOWN_OPTION, "chunk_bytes"}});
 }
 
 }  // namespace

@@ -12,12 +12,6 @@
 namespace backend_test {
 namespace {
 
-Job job_of(int32_t size) {
-  Job job;
-  job.size = size;
-  return job;
-}
-
 TEST(ShmShrink, RanksThatStay_KeepTheirOrderAndTheOldCommunicator) {
   expect_ranks(job_of(4), [](int32_t rank, Rank& self) {
     float one = 1;
