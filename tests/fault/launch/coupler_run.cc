@@ -37,7 +37,8 @@ std::string read_file(const std::string& path) {
 CouplerRun::CouplerRun(const std::vector<std::string>& arguments,
                        const std::map<std::string, std::string>& environment,
                        const std::string& input) {
-  char name[] = "/tmp/coupler-launch-test-XXXXXX";
+  // On a disk, creating a file may take many seconds while other tests write gigabytes.
+  char name[] = "/dev/shm/coupler-launch-test-XXXXXX";
   folder_ = ::mkdtemp(name);
   std::ofstream(folder_ + "/in") << input;
   std::map<std::string, std::string> variables;
@@ -122,6 +123,7 @@ std::string CouplerRun::wait_for_file(const std::string& name) const {
     }
     pause();
   }
+  ADD_FAILURE() << "no file " << name << " in " << folder_ << " after 20 s\n" << describe();
   return {};
 }
 

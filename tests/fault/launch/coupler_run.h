@@ -38,7 +38,8 @@ class CouplerRun {
   RunResult wait(std::chrono::milliseconds timeout = std::chrono::seconds(30));
   void signal(int number) const;
 
-  // Waits until a file in the folder has text, and returns it; "" if that takes too long.
+  // Waits until a file in the folder has text, and returns it; "" if that takes too long, which is
+  // a failure with a description.
   std::string wait_for_file(const std::string& name) const;
   pid_t wait_for_pid(const std::string& name) const;
 
