@@ -166,7 +166,10 @@ TEST_F(LaunchMpiTest, KillOfAnyOfThem_LeavesNoProcess_AndIsSaid) {
       EXPECT_SAYS(result.error, "coupler: rank 1 was killed by signal 9");
       EXPECT_EQ(result.code, 128 + SIGKILL);
     } else if (i % 4 == 1) {
-      EXPECT_SAYS(result.error, "coupler: rank 1 vanished");
+      // Of a rank that does not get its turn before mpirun kills it, too, mpirun says which it was.
+      EXPECT_TRUE(result.error.find("coupler: rank 1 vanished") != std::string::npos ||
+                  result.error.find("process rank 1 with PID") != std::string::npos)
+          << result.error;
     } else if (i % 4 == 2) {
       EXPECT_SAYS(result.error, "coupler: mpirun was killed by signal 9");
     }
@@ -182,7 +185,7 @@ TEST_F(LaunchMpiTest, LauncherKilledAtARandomMoment_LeavesNoProcess) {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 400000));
     run.signal(SIGKILL);
     EXPECT_EQ(run.wait().code, 128 + SIGKILL);
-    ASSERT_TRUE(run.is_all_gone()) << "round " << i;
+    ASSERT_TRUE(run.is_all_gone()) << "round " << i << "\n" << run.describe();
     ASSERT_EQ(shared_memory_of(run.pid()), "") << "round " << i;
   }
 }
