@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "base/sha256.h"
+#include "base/text.h"
 
 namespace coupler::checkpoint {
 namespace {
@@ -74,22 +75,66 @@ std::vector<std::string> files_of(const Manifest& manifest, const std::string& b
   return names;
 }
 
-std::string part_name(const std::string& tensor, int64_t begin, int64_t end) {
-  return fmt::format("{}[{}:{}]", tensor, begin, end);
+std::string part_name(const std::string& tensor, int64_t begin, int64_t end,
+                      const sharding::Division& division) {
+  if (division.is_whole()) return fmt::format("{}[{}:{}]", tensor, begin, end);
+  return fmt::format("{}[{}:{}|{}*{}+{}]", tensor, begin, end, division.run, division.ranks,
+                     division.rank);
 }
+
+namespace {
+
+// Numbers of a text such as "3:9|4*2+1", each after its separator.
+class Numbers {
+ public:
+  explicit Numbers(std::string_view text) : text_(text) {}
+  // The next one, up to `separator`; '\0': up to the end. Unset if there is none.
+  template <class Number>
+  std::optional<Number> next(char separator) {
+    const size_t end = separator == '\0' ? text_.size() : text_.find(separator);
+    if (end == std::string_view::npos) return std::nullopt;
+    const auto number = to_number<Number>(text_.substr(0, end));
+    text_.remove_prefix(std::min(text_.size(), end + 1));
+    return number;
+  }
+
+ private:
+  std::string_view text_;
+};
+
+std::optional<sharding::Division> read_division(std::string_view text) {
+  Numbers numbers(text);
+  const auto run = numbers.next<int64_t>('*');
+  const auto ranks = numbers.next<int>('+');
+  const auto rank = numbers.next<int>('\0');
+  // Products of element numbers and ranks must not overflow.
+  constexpr int64_t kMost = int64_t{1} << 60;
+  if (!run || !ranks || !rank || *ranks < 2 || *rank < 0 || *rank >= *ranks || *run < 1 ||
+      *run > kMost / *ranks)
+    return std::nullopt;
+  return sharding::Division{*run, *ranks, *rank};
+}
+
+}  // namespace
 
 EntryRange read_entry_name(const std::string& entry) {
   EntryRange whole{entry};
   const size_t open = entry.rfind('[');
   if (entry.empty() || entry.back() != ']' || open == std::string::npos) return whole;
   EntryRange result{entry.substr(0, open)};
-  const char* const last = entry.data() + entry.size() - 1;
-  const auto begin = std::from_chars(entry.data() + open + 1, last, result.begin);
-  if (begin.ec != std::errc() || begin.ptr == last || *begin.ptr != ':') return whole;
-  const auto end = std::from_chars(begin.ptr + 1, last, result.end);
-  const bool valid =
-      end.ec == std::errc() && end.ptr == last && result.begin >= 0 && result.end > result.begin;
-  return valid ? result : whole;
+  const std::string_view inside = std::string_view(entry).substr(open + 1, entry.size() - open - 2);
+  const size_t bar = inside.find('|');
+  Numbers numbers(inside.substr(0, bar));
+  const auto begin = numbers.next<int64_t>(':');
+  const auto end = numbers.next<int64_t>('\0');
+  if (!begin || !end || *begin < 0 || *end <= *begin) return whole;
+  result.begin = *begin;
+  result.end = *end;
+  if (bar == std::string_view::npos) return result;
+  const auto division = read_division(inside.substr(bar + 1));
+  if (!division) return whole;
+  result.division = *division;
+  return result;
 }
 
 }  // namespace coupler::checkpoint

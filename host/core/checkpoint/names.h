@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "sharding/division.h"
 
 namespace coupler::checkpoint {
 
@@ -42,12 +43,16 @@ std::string numbered(const std::string& kind, size_t index);
 // model-average.safetensors is not one.
 std::vector<std::string> files_of(const Manifest& manifest, const std::string& base);
 
-// The name of an entry in a file: the tensor's name, with "[begin:end]" if it is only a part.
-std::string part_name(const std::string& tensor, int64_t begin, int64_t end);
+// The name of an entry in a file: the tensor's name, with "[begin:end]" if it is only some of its
+// elements. Of a divided tensor, begin and end count the elements of one rank's part, and the name
+// says which: "[begin:end|run*ranks+rank]" (see Division).
+std::string part_name(const std::string& tensor, int64_t begin, int64_t end,
+                      const sharding::Division& division = {});
 
 struct EntryRange {
   std::string name;
   int64_t begin = 0, end = -1;  // -1: the whole tensor
+  sharding::Division division = {};
 };
 EntryRange read_entry_name(const std::string& entry);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <tuple>
 #include <utility>
 
 #include "base/mapped_file.h"
@@ -35,6 +36,12 @@ uint64_t bytes_of(const std::string& tensor, int64_t elements, safetensors::DTyp
   return bits / 8;
 }
 
+// How many of the tensor's elements the part has one after another from this one on.
+int64_t elements_from(const PieceFiles::Part& part, int64_t element) {
+  const int64_t at = part.division.in_part(element);
+  return at >= part.begin && at < part.end ? part.division.together(at, part.end) : 0;
+}
+
 }  // namespace
 
 PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
@@ -57,7 +64,8 @@ PieceFiles::PieceFiles(const std::string& folder, const Manifest& manifest,
   }
   for (auto& [name, tensor] : tensors_) {
     std::sort(tensor.parts.begin(), tensor.parts.end(), [](const Part& a, const Part& b) {
-      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+      return std::tuple(a.division.rank, a.begin, a.end) <
+             std::tuple(b.division.rank, b.begin, b.end);
     });
   }
 }
@@ -88,7 +96,8 @@ void PieceFiles::add_entries(size_t index) {
                             .begin = range.begin,
                             .end = end,
                             .offset = header.data_offset + info.begin,
-                            .shape = info.shape});
+                            .shape = info.shape,
+                            .division = range.division});
   }
 }
 
@@ -105,24 +114,31 @@ CheckedFile& PieceFiles::opened(size_t index) {
 }
 
 void PieceFiles::read(const std::string& tensor, int64_t begin, int64_t end, void* into) {
-  if (begin == end) return;
-  int64_t at = begin;
-  if (const auto found = tensors_.find(tensor); found != tensors_.end()) {
-    const safetensors::DType dtype = found->second.dtype;
-    for (const Part& part : found->second.parts) {
-      if (part.begin > at) break;
-      const int64_t part_end = std::min(part.end, end);
-      if (part_end <= at) continue;
-      opened(part.file).read(part.offset + bytes_of(tensor, at - part.begin, dtype),
-                             static_cast<char*>(into) + bytes_of(tensor, at - begin, dtype),
-                             bytes_of(tensor, part_end - at, dtype));
-      at = part_end;
-      if (at == end) return;
+  const auto found = tensors_.find(tensor);
+  const std::vector<Part> none;
+  const std::vector<Part>& parts = found == tensors_.end() ? none : found->second.parts;
+  size_t at_part = 0;
+  for (int64_t at = begin; at < end;) {
+    // Most often the part that had the elements before, or the one after it.
+    size_t tried = 0;
+    while (tried < parts.size() && elements_from(parts[at_part], at) == 0) {
+      at_part = (at_part + 1) % parts.size();
+      ++tried;
     }
+    if (tried == parts.size()) {
+      refuse_checkpoint(
+          for_message(tensor),
+          fmt::format("none of the checkpoint's files contains elements {} to {}", at, end));
+    }
+    const Part& part = parts[at_part];
+    const safetensors::DType dtype = found->second.dtype;
+    const int64_t count = std::min(elements_from(part, at), end - at);
+    const int64_t in_part = part.division.in_part(at) - part.begin;
+    opened(part.file).read(part.offset + bytes_of(tensor, in_part, dtype),
+                           static_cast<char*>(into) + bytes_of(tensor, at - begin, dtype),
+                           bytes_of(tensor, count, dtype));
+    at += count;
   }
-  refuse_checkpoint(
-      for_message(tensor),
-      fmt::format("none of the checkpoint's files contains elements {} to {}", at, end));
 }
 
 }  // namespace coupler::checkpoint

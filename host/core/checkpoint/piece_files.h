@@ -11,6 +11,7 @@
 #include "base/mapped_file.h"
 #include "checkpoint/manifest.h"
 #include "formats/safetensors_header.h"
+#include "sharding/division.h"
 
 namespace coupler::checkpoint {
 
@@ -18,9 +19,10 @@ class PieceFiles {
  public:
   struct Part {
     size_t file = 0;
-    int64_t begin = 0, end = 0;  // elements, row-major
-    uint64_t offset = 0;         // of the first in the file
-    std::vector<int64_t> shape;  // of the entry
+    int64_t begin = 0, end = 0;        // elements, row-major, of what the division gives a rank
+    uint64_t offset = 0;               // of the first in the file
+    std::vector<int64_t> shape;        // of the entry
+    sharding::Division division = {};  // of the tensor
   };
   struct Tensor {
     safetensors::DType dtype{};
@@ -34,8 +36,8 @@ class PieceFiles {
 
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
 
-  // Reads elements begin to end of a tensor. Throws Error(kIo) if no file contains some of them or
-  // a file is damaged; the contents of `into` are undefined then.
+  // Reads elements begin to end of a tensor, whatever division its parts have. Throws Error(kIo) if
+  // no file contains some of them or a file is damaged; the contents of `into` are undefined then.
   void read(const std::string& tensor, int64_t begin, int64_t end, void* into);
 
   // "__metadata__" of each file, in the order of `names`.

@@ -42,35 +42,53 @@ const json& model_state(const Manifest& manifest, const std::string& folder, siz
   return (*models)[model];
 }
 
-// Checks that elements 0 to numel exist, each once.
+// Checks that elements 0 to numel exist, each once. All parts of a tensor are of one division.
 void check_parts(const PieceFiles& files, const std::string& folder, const std::string& name,
                  int64_t numel) {
   const auto found = files.tensors().find(name);
-  const auto missing = [&](int64_t begin, int64_t end) {
+  const sharding::Division division =
+      found == files.tensors().end() ? sharding::Division() : found->second.parts[0].division;
+  const auto missing = [&](int64_t begin, int64_t end, int rank) {
+    const std::string of_rank =
+        division.is_whole() ? "" : fmt::format(" of part {} of {}", rank, division.ranks);
     refuse_checkpoint(folder,
-                      fmt::format("tensor '{}': elements {} to {} are missing from its files",
-                                  for_message(name), begin, end));
+                      fmt::format("tensor '{}': elements {} to {}{} are missing from its files",
+                                  for_message(name), begin, end, of_rank));
   };
-  if (found == files.tensors().end()) return missing(0, numel);
+  if (found == files.tensors().end()) return missing(0, numel, 0);
   const std::vector<PieceFiles::Part>& parts = found->second.parts;
+  if (!division.is_whole() && numel % (division.run * division.ranks) != 0)
+    refuse_checkpoint(files.path(parts[0]),
+                      fmt::format("it has runs of {} elements of tensor '{}', which has {}",
+                                  division.run, for_message(name), numel));
   const PieceFiles::Part* before = &parts.front();
-  int64_t at = 0;
-  for (const PieceFiles::Part& part : parts) {
-    if (part.begin > at) missing(at, part.begin);
-    if (part.end > numel)
-      refuse_checkpoint(files.path(part),
-                        fmt::format("it has elements {} to {} of tensor '{}', which has {}",
-                                    part.begin, part.end, for_message(name), numel));
-    // Several ranks may write a part without elements.
-    if (part.begin < at && part.begin < part.end)
-      refuse_checkpoint(files.path(part),
-                        fmt::format("it has elements {} to {} of tensor '{}', but {} has {} to {}",
-                                    part.begin, part.end, for_message(name), files.path(*before),
-                                    before->begin, before->end));
-    at = part.end;
-    before = &part;
+  size_t next = 0;
+  for (int rank = 0; rank < division.ranks; ++rank) {
+    int64_t at = 0;
+    for (; next < parts.size() && parts[next].division.rank <= rank; ++next) {
+      const PieceFiles::Part& part = parts[next];
+      if (part.division != sharding::Division{division.run, division.ranks, rank})
+        refuse_checkpoint(files.path(part),
+                          fmt::format("it divides tensor '{}' in another way than {}",
+                                      for_message(name), files.path(parts[0])));
+      if (part.begin > at) missing(at, part.begin, rank);
+      if (part.end > numel / division.ranks)
+        refuse_checkpoint(
+            files.path(part),
+            fmt::format("it has elements {} to {} of tensor '{}', which has {}", part.begin,
+                        part.end, for_message(name), numel / division.ranks));
+      // Several ranks may write a part without elements.
+      if (part.begin < at && part.begin < part.end)
+        refuse_checkpoint(
+            files.path(part),
+            fmt::format("it has elements {} to {} of tensor '{}', but {} has {} to {}", part.begin,
+                        part.end, for_message(name), files.path(*before), before->begin,
+                        before->end));
+      at = part.end;
+      before = &part;
+    }
+    if (at < numel / division.ranks) missing(at, numel / division.ranks, rank);
   }
-  if (at < numel) missing(at, numel);
 }
 
 // Whole bytes, also for elements smaller than a byte.

@@ -31,6 +31,7 @@ struct LoadedRange {
   const WeightTensor* from;
   int64_t begin = 0;
   at::Tensor values;
+  sharding::Division division = {};
 };
 
 // Its tensors must outlive the source.
@@ -77,7 +78,7 @@ std::vector<LoadedRange> ranges_of(strategy::Strategy& strategy,
   std::vector<LoadedRange> ranges;
   for (const strategy::ParameterPart& part : strategy.parts()) {
     if (found[part.parameter] == nullptr) continue;
-    ranges.push_back({found[part.parameter], part.begin, part.values});
+    ranges.push_back({found[part.parameter], part.begin, part.values, part.division});
   }
   for (size_t i = 0; i < model.buffers.size(); ++i) {
     const WeightTensor* const from = found[model.parameters.size() + i];
@@ -131,7 +132,7 @@ void Accelerator::load_model_of(const detail::ModelRef& reference, const std::st
                        big_model::match_tensors(strategy.model(), source, where, options.strict));
     guards = guards_of(ranges);
     for (const LoadedRange& range : ranges)
-      big_model::check_range(*range.from, range.begin, range.values.numel());
+      big_model::check_range(*range.from, range.begin, range.values.numel(), range.division);
     signature = source_signature(source, state_dict != nullptr);
   });
   require_same(
@@ -143,7 +144,7 @@ void Accelerator::load_model_of(const detail::ModelRef& reference, const std::st
   problem = load_problem([&] {
     for (const LoadedRange& range : ranges) {
       const residency::InUse in_memory(range.values, residency::InUse::Access::kWrite);
-      big_model::copy_range(*range.from, range.begin, range.values);
+      big_model::copy_range(*range.from, range.begin, range.values, range.division);
     }
   });
   if (problem) {

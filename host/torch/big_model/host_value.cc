@@ -91,13 +91,17 @@ at::ScalarType stored_type(const weights::WeightTensor& weight) {
   return safetensors::scalar_type(weight.dtype, weight.name);
 }
 
-// In bytes of the tensor.
+// In bytes of the tensor: from the first to the last element. What other ranks have in between is
+// read, too: in whole pages it would be anyway.
 struct ByteRange {
   uint64_t begin, end;
 };
-ByteRange range_of(const weights::WeightTensor& weight, int64_t begin, int64_t numel) {
+ByteRange range_of(const weights::WeightTensor& weight, int64_t begin, int64_t numel,
+                   const sharding::Division& division) {
   const uint64_t element = c10::elementSize(stored_type(weight));
-  return {static_cast<uint64_t>(begin) * element, static_cast<uint64_t>(begin + numel) * element};
+  if (numel == 0) return {0, 0};
+  const auto bytes = [&](int64_t elements) { return static_cast<uint64_t>(elements) * element; };
+  return {bytes(division.in_tensor(begin)), bytes(division.in_tensor(begin + numel - 1) + 1)};
 }
 
 }  // namespace
@@ -152,8 +156,9 @@ void copy_value(const HostValue& value, const at::Tensor& destination, bool drop
   });
 }
 
-void check_range(const weights::WeightTensor& weight, int64_t begin, int64_t numel) {
-  const ByteRange bytes = range_of(weight, begin, numel);
+void check_range(const weights::WeightTensor& weight, int64_t begin, int64_t numel,
+                 const sharding::Division& division) {
+  const ByteRange bytes = range_of(weight, begin, numel, division);
   const weights::FilePlace& place = weight.place;
   const bool mapped = !weight.read_range && place.file != nullptr && bytes.begin < bytes.end;
   if (mapped) populate(*place.file, place.begin + bytes.begin, bytes.end - bytes.begin);
@@ -164,7 +169,8 @@ void check_range(const weights::WeightTensor& weight, int64_t begin, int64_t num
   if (mapped) drop(*place.file, place.begin + bytes.begin, bytes.end - bytes.begin);
 }
 
-void copy_range(const weights::WeightTensor& weight, int64_t begin, const at::Tensor& destination) {
+void copy_range(const weights::WeightTensor& weight, int64_t begin, const at::Tensor& destination,
+                const sharding::Division& division) {
   const at::NoGradGuard no_grad;
   const at::ScalarType stored = stored_type(weight);
   const auto element = static_cast<int64_t>(c10::elementSize(stored));
@@ -172,13 +178,20 @@ void copy_range(const weights::WeightTensor& weight, int64_t begin, const at::Te
   const at::Tensor dense =
       in_place ? destination : at::empty(destination.sizes(), destination.options());
   const at::Tensor flat = dense.dim() == 1 ? dense : dense.view(-1);
-  const ByteRange bytes = range_of(weight, begin, destination.numel());
-  int64_t at = 0;
+  const ByteRange bytes = range_of(weight, begin, destination.numel(), division);
+  int64_t first = division.in_tensor(begin);  // of the chunk, in the whole tensor
   weights::read_range(weight, bytes.begin, bytes.end, [&](const char* chunk, size_t size) {
     const int64_t count = static_cast<int64_t>(size) / element;
-    flat.slice(0, at, at + count)
-        .copy_(at::from_blob(const_cast<char*>(chunk), {count}, at::TensorOptions(stored)));
-    at += count;
+    const at::Tensor values =
+        at::from_blob(const_cast<char*>(chunk), {count}, at::TensorOptions(stored));
+    for (int64_t at = division.next_in_tensor(first); at < first + count;) {
+      const int64_t part = division.in_part(at);
+      const int64_t together = division.together(part, part + first + count - at);
+      flat.slice(0, part - begin, part - begin + together)
+          .copy_(values.slice(0, at - first, at - first + together));
+      at = division.next_in_tensor(at + together);
+    }
+    first += count;
   });
   if (!in_place) destination.copy_(dense);
   if (weight.place.file != nullptr && bytes.begin < bytes.end) {

@@ -41,14 +41,17 @@ HostValue host_value(const weights::WeightTensor& weight, at::ScalarType type);
 // from a mapped file, which otherwise stay resident. Throws Error(kIo).
 void copy_value(const HostValue& value, const at::Tensor& destination, bool drop_pages = false);
 
-// Elements [begin, begin + numel) of a checkpoint's tensor, row-major: what a rank keeps of it.
+// Elements [begin, begin + numel), row-major, of what a division gives a rank of a checkpoint's
+// tensor: what the rank keeps of it.
 
 // Reads them, without keeping them. Throws Error(kIo) for damage or a file that has become shorter,
 // kUnsupported for a dtype that LibTorch lacks.
-void check_range(const weights::WeightTensor& weight, int64_t begin, int64_t numel);
+void check_range(const weights::WeightTensor& weight, int64_t begin, int64_t numel,
+                 const sharding::Division& division = {});
 // Writes as many as `destination` has to it, in row-major order; it may be on any device and of any
 // layout and dtype: values are converted. Throws Error(kIo).
-void copy_range(const weights::WeightTensor& weight, int64_t begin, const at::Tensor& destination);
+void copy_range(const weights::WeightTensor& weight, int64_t begin, const at::Tensor& destination,
+                const sharding::Division& division = {});
 
 // PlacedTensor: the placement of one parameter or buffer of a model: where its values come from,
 // where they are kept, and where operations on it run. Plain data.

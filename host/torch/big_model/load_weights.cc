@@ -41,7 +41,7 @@ class Matcher {
   }
 
   // Null if it is not in the checkpoint.
-  const weights::WeightTensor* find(const std::string& name, const at::Tensor& tensor) {
+  const weights::WeightTensor* find(const std::string& name, const std::vector<int64_t>& sizes) {
     const weights::WeightTensor* found = named(name);
     for (const std::string& other : other_names_[name]) {
       const weights::WeightTensor* const tied = named(other);
@@ -49,9 +49,9 @@ class Matcher {
     }
     if (found == nullptr) {
       missing_.push_back(name);
-    } else if (tensor.sizes() != c10::IntArrayRef(found->shape)) {
+    } else if (sizes != found->shape) {
       wrong_.push_back(fmt::format("{} is [{}], but the model's is [{}]", for_message(name),
-                                   fmt::join(found->shape, ", "), fmt::join(tensor.sizes(), ", ")));
+                                   fmt::join(found->shape, ", "), fmt::join(sizes, ", ")));
     }
     return found;
   }
@@ -166,8 +166,9 @@ std::vector<const weights::WeightTensor*> match_tensors(const strategy::Model& m
   Matcher matcher(model, source);
   std::vector<const weights::WeightTensor*> found;
   for (const strategy::ModelParameter& parameter : model.parameters)
-    found.push_back(matcher.find(parameter.name, parameter.tensor));
-  for (const auto& [name, buffer] : model.buffers) found.push_back(matcher.find(name, buffer));
+    found.push_back(matcher.find(parameter.name, parameter.whole_sizes()));
+  for (const auto& [name, buffer] : model.buffers)
+    found.push_back(matcher.find(name, buffer.sizes().vec()));
   matcher.check(source, where, strict);
   return found;
 }

@@ -71,7 +71,8 @@ void check_model(Problems& problems, const json& saved, const TrainingState& job
   const json tensors = member_of(saved, "tensors", json::value_t::object);
   const json aliases = member_of(saved, "aliases", json::value_t::object);
   std::set<std::string> known;
-  const auto check = [&](const std::string& name, const at::Tensor& tensor, at::ScalarType type) {
+  const auto check = [&](const std::string& name, const std::vector<int64_t>& sizes,
+                         at::ScalarType type) {
     std::string stored = name;
     if (!tensors.contains(stored) && aliases.contains(stored) && aliases[stored].is_string()) {
       stored = aliases[stored].get<std::string>();
@@ -84,15 +85,16 @@ void check_model(Problems& problems, const json& saved, const TrainingState& job
       return;
     }
     const json wanted = {std::string(safetensors::to_string(safetensors::dtype_of(type, name))),
-                         tensor.sizes().vec()};
+                         sizes};
     if (*found != wanted) {
       problems.add(fmt::format("tensor '{}'{} is {}, the program's is {}", name, where,
                                describe_entry(*found), describe_entry(wanted)));
     }
   };
   for (size_t i = 0; i < model.parameters.size(); ++i)
-    check(model.parameters[i].name, model.parameters[i].tensor, state.stored_type(i));
-  for (const auto& [name, buffer] : model.buffers) check(name, buffer, buffer.scalar_type());
+    check(model.parameters[i].name, model.parameters[i].whole_sizes(), state.stored_type(i));
+  for (const auto& [name, buffer] : model.buffers)
+    check(name, buffer.sizes().vec(), buffer.scalar_type());
   for (const auto& [alias, name] : model.aliases) known.insert(alias);
   for (const auto& [name, entry] : tensors.items()) {
     if (!known.contains(name))

@@ -22,7 +22,8 @@
 
 namespace coupler::checkpoint {
 
-void PieceReader::read(const std::string& tensor, const at::Tensor& values, int64_t begin) {
+void PieceReader::read(const std::string& tensor, const at::Tensor& values, int64_t begin,
+                       const sharding::Division& division) {
   const auto found = files_.tensors().find(tensor);
   if (values.numel() > 0 && found != files_.tensors().end()) {
     const auto dtype = safetensors::scalar_type(found->second.dtype, tensor);
@@ -40,7 +41,11 @@ void PieceReader::read(const std::string& tensor, const at::Tensor& values, int6
       in_place ? values : at::empty(values.sizes(), values.options().device(at::kCPU));
   {
     const residency::InUse in_memory(into, residency::InUse::Access::kWrite);
-    files_.read(tensor, begin, begin + values.numel(), into.mutable_data_ptr());
+    char* const memory = static_cast<char*>(into.mutable_data_ptr());
+    division.each_run(begin, begin + values.numel(), [&](int64_t at, int64_t from, int64_t count) {
+      files_.read(tensor, from, from + count,
+                  memory + static_cast<size_t>(at - begin) * into.element_size());
+    });
   }
   if (!in_place) values.copy_(into);
 }
@@ -80,7 +85,7 @@ void restore_model(const TrainingState& job, size_t index, const json& saved, Pi
   for (const strategy::ParameterPart& part : job.models[index]->parts()) {
     const strategy::ModelParameter& parameter = model.parameters[part.parameter];
     if (!job.leaves_out(index, parameter.name))
-      reader.read(stored(parameter.name), part.values, part.begin);
+      reader.read(stored(parameter.name), part.values, part.begin, part.division);
   }
   for (const auto& [name, buffer] : model.buffers) {
     if (!job.leaves_out(index, name)) reader.read(stored(name), buffer);
@@ -149,7 +154,7 @@ void restore_states(const TrainingState& job, optim::OptimizerState& optimizer, 
         optimizer.make_state(part.part.optimizer_tensor, found->second.steps, found->second.names);
     for (const auto& [name, values] : state.tensors) {
       const StatePiece piece = state_piece(part, name, values);
-      reader.read(piece.name, piece.values, piece.begin);
+      reader.read(piece.name, piece.values, piece.begin, piece.division);
     }
   }
 }

@@ -31,13 +31,16 @@ class PieceReader {
   // The shape of a tensor that one file holds completely; empty for any other.
   std::vector<int64_t> shape(const std::string& tensor) const {
     const auto found = files_.tensors().find(tensor);
-    const bool whole = found != files_.tensors().end() && found->second.parts.size() == 1;
+    const bool whole = found != files_.tensors().end() && found->second.parts.size() == 1 &&
+                       found->second.parts[0].division.is_whole();
     return whole ? found->second.parts[0].shape : std::vector<int64_t>{};
   }
-  // Reads the tensor's elements from `begin` on, as many as `values` has, directly into it if it is
-  // contiguous in host memory. Throws Error(kInvalidArgument) for another dtype, Error(kIo) if no
-  // file contains some of the elements or a file is damaged.
-  void read(const std::string& tensor, const at::Tensor& values, int64_t begin = 0);
+  // Reads the elements from `begin` on of what a division gives this rank of the tensor, as many as
+  // `values` has, directly into it if it is contiguous in host memory. Throws
+  // Error(kInvalidArgument) for another dtype, Error(kIo) if no file contains some of the elements
+  // or a file is damaged.
+  void read(const std::string& tensor, const at::Tensor& values, int64_t begin = 0,
+            const sharding::Division& division = {});
 
   // Calls visit with the name and value of every tensor, in order of names. Each must be complete
   // in one file.

@@ -69,10 +69,18 @@ StatePiece StatePiece::whole_of(std::string name, const at::Tensor& tensor) {
           .values = tensor};
 }
 
-bool StatePiece::whole() const { return begin == 0 && end == c10::multiply_integers(shape); }
+bool StatePiece::whole() const {
+  return division.is_whole() && begin == 0 && end == c10::multiply_integers(shape);
+}
 
 std::string entry_name(const StatePiece& piece) {
-  return piece.whole() ? piece.name : part_name(piece.name, piece.begin, piece.end);
+  if (piece.whole()) return piece.name;
+  // Readers that know no divisions understand as much as possible.
+  if (piece.division.is_contiguous(c10::multiply_integers(piece.shape))) {
+    const int64_t first = piece.division.in_tensor(piece.begin);
+    return part_name(piece.name, first, first + piece.numel());
+  }
+  return part_name(piece.name, piece.begin, piece.end, piece.division);
 }
 
 std::vector<StatePiece> deduplicated(const std::vector<StatePiece>& pieces) {
@@ -104,9 +112,8 @@ namespace {
 
 using nlohmann::json;
 
-json shape_entry(const at::Tensor& tensor, at::ScalarType type, const std::string& name) {
-  return {std::string(safetensors::to_string(safetensors::dtype_of(type, name))),
-          tensor.sizes().vec()};
+json shape_entry(const std::vector<int64_t>& sizes, at::ScalarType type, const std::string& name) {
+  return {std::string(safetensors::to_string(safetensors::dtype_of(type, name))), sizes};
 }
 
 json describe_model(const TrainingState& job, size_t index) {
@@ -116,11 +123,12 @@ json describe_model(const TrainingState& job, size_t index) {
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const strategy::ModelParameter& parameter = model.parameters[i];
     if (job.leaves_out(index, parameter.name)) continue;
-    tensors[parameter.name] = shape_entry(parameter.tensor, state.stored_type(i), parameter.name);
+    tensors[parameter.name] =
+        shape_entry(parameter.whole_sizes(), state.stored_type(i), parameter.name);
   }
   for (const auto& [name, buffer] : model.buffers) {
     if (!job.leaves_out(index, name))
-      tensors[name] = shape_entry(buffer, buffer.scalar_type(), name);
+      tensors[name] = shape_entry(buffer.sizes().vec(), buffer.scalar_type(), name);
   }
   for (const auto& [alias, name] : model.aliases) {
     if (!job.leaves_out(index, name)) aliases[alias] = name;
@@ -146,13 +154,14 @@ std::vector<StatePiece> model_pieces(const TrainingState& job, size_t index) {
     const strategy::ModelParameter& parameter = model.parameters[part.parameter];
     if (job.leaves_out(index, parameter.name)) continue;
     pieces.push_back({.name = parameter.name,
-                      .shape = parameter.tensor.sizes().vec(),
+                      .shape = parameter.whole_sizes(),
                       .begin = part.begin,
                       .end = part.end,
                       .values = part.values,
                       .copies = part.copies,
                       .copy = part.copy,
-                      .holders = part.holders});
+                      .holders = part.holders,
+                      .division = part.division});
   }
   std::vector<StatePiece> own = deduplicated(pieces);
   if (job.rank == 0) add_buffers(job, index, "", own);
@@ -210,7 +219,7 @@ std::vector<OptimizerPart> parts_of(const TrainingState& job,
       if (!given[part.parameter] || !own.defined() || !own.requires_grad()) continue;
       const strategy::ModelParameter& parameter = model.parameters[part.parameter];
       result.push_back({.name = parameter_name(m, parameter.name),
-                        .shape = parameter.tensor.sizes().vec(),
+                        .shape = parameter.whole_sizes(),
                         .part = std::move(part)});
     }
   }
@@ -225,7 +234,8 @@ StatePiece state_piece(const OptimizerPart& part, const std::string& state, at::
           .values = std::move(values),
           .copies = part.part.copies,
           .copy = part.part.copy,
-          .holders = part.part.holders};
+          .holders = part.part.holders,
+          .division = part.part.division};
 }
 
 namespace {

@@ -42,10 +42,11 @@ namespace coupler::checkpoint {
 struct StatePiece {
   std::string name;               // canonical: the same under every backend and on every rank
   std::vector<int64_t> shape;     // of the whole tensor
-  int64_t begin = 0, end = 0;     // of its elements, row-major
+  int64_t begin = 0, end = 0;     // of its elements, row-major, of those of its division
   at::Tensor values;              // as many elements, in any shape; loading writes to it
   int copies = 1, copy = 0;       // ranks that hold the same piece, and which of them this one is
   std::vector<int> holders = {};  // see strategy::ParameterPart
+  sharding::Division division = {};
 
   static StatePiece whole_of(std::string name, const at::Tensor& tensor);
 

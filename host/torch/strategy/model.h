@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/preflight.h"
+#include "sharding/division.h"
 
 namespace torch::jit {
 
@@ -46,10 +48,27 @@ struct ModelModule {
   int64_t parent = -1;
 };
 
+// How a parameter is divided over the ranks of a tensor group, which keep equal parts of it.
+struct ParameterDivision {
+  std::vector<int64_t> sizes;  // of the whole parameter
+  int64_t dim = 0;             // along which it is divided
+  int64_t blocks = 1;          // of the dimension, each of which is divided
+  sharding::Division elements;
+};
+
 struct ModelParameter {
   std::string name;  // dotted path
   at::Tensor tensor;
   size_t module = 0;
+  std::optional<ParameterDivision> division = {};  // the tensor is this rank's part
+
+  std::vector<int64_t> whole_sizes() const {
+    return division ? division->sizes : tensor.sizes().vec();
+  }
+  // The division of its elements; of one rank if it is not divided.
+  sharding::Division elements() const {
+    return division ? division->elements : sharding::Division();
+  }
 };
 
 struct Model {
@@ -67,6 +86,10 @@ struct Model {
   // The other names of tied parameters and buffers, each with its first name.
   std::vector<std::pair<std::string, std::string>> aliases;
   std::shared_ptr<void> keep;  // keeps identity unique; null for a module on the stack
+  // The ranks that layers are divided over (tensor_parallel/divide.h), and what runs these layers;
+  // null: each rank has whole layers.
+  std::shared_ptr<comm::Communicator> tensor_comm = nullptr;
+  std::vector<std::shared_ptr<void>> layer_hooks = {};
 };
 
 // The types of one model's parameters.

@@ -21,13 +21,14 @@ namespace coupler::strategy {
 // What this rank keeps of one parameter of a model.
 struct ParameterPart {
   size_t parameter = 0;         // in Model::parameters
-  int64_t begin = 0, end = 0;   // range of its elements, row-major
+  int64_t begin = 0, end = 0;   // range of its elements, row-major, of those of its division
   at::Tensor values;            // [end - begin], or the whole parameter in its shape
   at::Tensor optimizer_tensor;  // what an optimizer holds for it; undefined for a frozen shard
   int copies = 1, copy = 0;     // number of ranks that keep the same part; this rank's index
   // Which ranks, or stages of each pipeline, those are, if others keep as many copies of other
   // parts.
   std::vector<int> holders = {};
+  sharding::Division division = {};  // of the parameter, over a tensor group
 };
 
 // Who has written to the parameters.
@@ -67,7 +68,8 @@ class ModelState {
   FlatParameters& flat() { return flat_; }
   const FlatParameters& flat() const { return flat_; }
 
-  // What this rank keeps of a parameter of model().parameters; none if nothing.
+  // What this rank keeps of a parameter of model().parameters; none if nothing. Does not know of a
+  // tensor group; parts() do.
   virtual std::optional<ParameterPart> part(size_t parameter) = 0;
   // The type of its parts' values. That of the variable is the one operations see.
   virtual at::ScalarType stored_type(size_t parameter) const {
@@ -77,7 +79,10 @@ class ModelState {
   std::vector<ParameterPart> parts() {
     std::vector<ParameterPart> result;
     for (size_t i = 0; i < model_.parameters.size(); ++i) {
-      if (auto own = part(i)) result.push_back(std::move(*own));
+      auto own = part(i);
+      if (!own) continue;
+      place_in_tensor_group(i, *own);
+      result.push_back(std::move(*own));
     }
     return result;
   }
@@ -92,6 +97,8 @@ class ModelState {
   virtual std::vector<StateTensor> state_tensors() { return {}; }
 
  private:
+  void place_in_tensor_group(size_t parameter, ParameterPart& part) const;
+
   const Model model_;
   std::vector<bool> trained_;
   FlatParameters flat_;

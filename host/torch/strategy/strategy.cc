@@ -17,6 +17,13 @@
 
 namespace coupler::strategy {
 
+void ModelState::place_in_tensor_group(size_t parameter, ParameterPart& part) const {
+  part.division = model_.parameters[parameter].elements();
+  if (model_.tensor_comm == nullptr || !part.division.is_whole()) return;
+  part.copy += part.copies * model_.tensor_comm->rank();
+  part.copies *= model_.tensor_comm->size();
+}
+
 void Strategy::use_comm_hook(const std::shared_ptr<const NamedHook>& hook) {
   if (hook == nullptr) return;
   throw Error(ErrorCode::kUnsupported,

@@ -36,6 +36,18 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
       const auto any = [&]() -> std::vector<Part>& {
         return files[static_cast<size_t>(random(0, static_cast<int64_t>(world_size) - 1))];
       };
+      // As tensor groups divide it: runs of `run` elements, in turns.
+      const int64_t ranks = random(2, 3), run = numel > 0 ? random(1, 3) : 1;
+      if (numel % (ranks * run) == 0 && numel / ranks > run && random(0, 2) == 0) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          const sharding::Division division{run, static_cast<int>(ranks), rank};
+          const int64_t own = numel / ranks, cut = random(0, own);
+          for (const auto& [begin, end] : {std::pair(int64_t{0}, cut), std::pair(cut, own)}) {
+            if (begin < end) any().push_back(divided_part(name, tensor, begin, end, division));
+          }
+        }
+        continue;
+      }
       if (cuts.size() <= 2) {
         any().push_back({name, tensor});
         // Several ranks may write a tensor without elements.
@@ -59,6 +71,16 @@ class CheckpointWeights : public coupler::testing::WeightFilesTest {
       }
     }
     return files;
+  }
+
+  static Part divided_part(const std::string& name, const PlainTensor& tensor, int64_t begin,
+                           int64_t end, const sharding::Division& division) {
+    const size_t bytes = safetensors::bits(tensor.dtype) / 8;
+    std::string values;
+    for (int64_t at = begin; at < end; ++at)
+      values += tensor.bytes.substr(static_cast<size_t>(division.in_tensor(at)) * bytes, bytes);
+    return {checkpoint::part_name(name, begin, end, division),
+            {tensor.dtype, {end - begin}, values}};
   }
 
   static nlohmann::json describe(const PlainTensors& tensors) {
@@ -186,6 +208,19 @@ TEST_F(CheckpointWeights, WithGapsAndOverlaps_AreRefused_NamingTheElements) {
             "10");
   EXPECT_EQ(refused(with_parts({part("w[0:4]", "abcd")}, {part("w[4:11]", "efghij")})),
             "C/model-00002-of-00002.safetensors: entry 'w[4:11]' has 6 elements");
+}
+
+TEST_F(CheckpointWeights, DividedWithGaps_AreRefused_NamingPartAndElements) {
+  EXPECT_EQ(refused(with_parts({part("w[0:5|1*2+0]", "acegi")}, {part("w[0:4|1*2+1]", "bdfh")})),
+            "C: tensor 'w': elements 4 to 5 of part 1 of 2 are missing from its files");
+  EXPECT_EQ(refused(with_parts({part("w[0:5|1*2+0]", "acegi")}, {})),
+            "C: tensor 'w': elements 0 to 5 of part 1 of 2 are missing from its files");
+  EXPECT_EQ(refused(with_parts({part("w[0:5|1*2+0]", "acegi")}, {part("w[0:5|5*2+1]", "fghij")})),
+            "C/model-00002-of-00002.safetensors: it divides tensor 'w' in another way than "
+            "C/model-00001-of-00002.safetensors");
+  EXPECT_EQ(refused(with_parts({part("w[0:6|3*2+0]", "abcghi")}, {part("w[0:6|3*2+1]", "defjkl")})),
+            "C/model-00001-of-00002.safetensors: it has runs of 3 elements of tensor 'w', which "
+            "has 10");
 }
 
 TEST_F(CheckpointWeights, ThatDoNotFitTheManifest_AreRefused) {

@@ -48,12 +48,18 @@ class Pieces : public CheckpointFiles {
   // Writes as a job of that many ranks does.
   std::vector<std::string> write(const std::map<std::string, at::Tensor>& tensors, int world_size,
                                  int copies) {
+    std::vector<std::vector<StatePiece>> files;
+    for (int rank = 0; rank < world_size; ++rank)
+      files.push_back(deduplicated(pieces_of(tensors, world_size, copies, rank)));
+    return write_files(files);
+  }
+
+  std::vector<std::string> write_files(const std::vector<std::vector<StatePiece>>& files) {
     manifest_ = {};
     manifest_.state["sums"] = nlohmann::json::object();
     std::vector<std::string> names;
-    for (int rank = 0; rank < world_size; ++rank) {
-      names.push_back("part_" + std::to_string(rank));
-      const auto own = deduplicated(pieces_of(tensors, world_size, copies, rank));
+    for (const std::vector<StatePiece>& own : files) {
+      names.push_back("part_" + std::to_string(names.size()));
       std::filesystem::remove(at(names.back()));
       const WrittenFile written = write_pieces(at(names.back()), own, {{"format", "pt"}});
       manifest_.files.push_back({names.back(), written.bytes, written.sha256});
@@ -151,6 +157,51 @@ TEST_F(Pieces, NamesThatLookLikeParts_AreNames) {
     EXPECT_EQ(read_entry_name(name).name, name);
   EXPECT_EQ(read_entry_name("a[0][3:9]").name, "a[0]");
   EXPECT_EQ(read_entry_name("a[0][3:9]").begin, 3);
+  for (const std::string name :
+       {"a[0:2|4*2]", "a[0:2|4*2+2]", "a[0:2|0*2+1]", "a[0:2|4*1+0]", "a[0:2|4*2+-1]",
+        "a[0:2|4*2+1+1]", "a[0:2|9223372036854775807*2+1]", "a[0:2||4*2+1]"})
+    EXPECT_EQ(read_entry_name(name).name, name);
+  const EntryRange range = read_entry_name("a[3:9|4*3+2]");
+  EXPECT_EQ(range.name, "a");
+  EXPECT_EQ(range.end, 9);
+  EXPECT_EQ(range.division, (sharding::Division{4, 3, 2}));
+}
+
+// Rows of a matrix that a tensor group divides by columns, further divided over ranks that shard.
+TEST_F(Pieces, OfDividedMatrices_AreReadUnderAnyOtherDivision) {
+  const at::Tensor matrix = at::arange(48).view({4, 12});
+  const auto part_of = [&](int64_t blocks, int ranks, int rank) {
+    return matrix.view({4 * blocks, ranks, -1}).select(1, rank).reshape({-1});
+  };
+  for (const auto& [blocks, ranks] : {std::pair(int64_t{1}, 2), std::pair(int64_t{3}, 2),
+                                      std::pair(int64_t{1}, 3), std::pair(int64_t{2}, 3)}) {
+    std::vector<std::vector<StatePiece>> files;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const at::Tensor own = part_of(blocks, ranks, rank);
+      const auto division = sharding::Division::along(12, 1, blocks, ranks, rank);
+      for (const auto& [begin, end] :
+           {std::pair(int64_t{0}, int64_t{5}), std::pair(int64_t{5}, own.numel())}) {
+        files.push_back({{.name = "weight",
+                          .shape = {4, 12},
+                          .begin = begin,
+                          .end = end,
+                          .values = own.slice(0, begin, end).clone(),
+                          .division = division}});
+      }
+    }
+    PieceReader reader(folder_, manifest_, write_files(files));
+    const at::Tensor read = at::empty({4, 12}, at::kLong);
+    reader.read("weight", read);
+    EXPECT_TRUE(read.equal(matrix));
+    for (const int others : {1, 2, 3, 4}) {
+      for (int rank = 0; rank < others; ++rank) {
+        const at::Tensor expected = part_of(1, others, rank);
+        const at::Tensor own = at::empty({expected.numel() - 1}, at::kLong);
+        reader.read("weight", own, 1, sharding::Division::along(12, 1, 1, others, rank));
+        EXPECT_TRUE(own.equal(expected.slice(0, 1)));
+      }
+    }
+  }
 }
 
 }  // namespace
