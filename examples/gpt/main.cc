@@ -120,7 +120,7 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
 
   const auto step_tokens = static_cast<double>(arguments.batch_size * arguments.model.sequence *
-                                               accelerator.world_size());
+                                               accelerator.mesh().size("data+shard+expert"));
   accelerator.print(parameters, " parameters, ", accelerator.world_size(), " processes, backend ",
                     accelerator.backend(), ", ", batches.size(), " steps per epoch");
   // Writes nothing unless training.log_with names a tracker.
@@ -136,6 +136,8 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
   while (progress.steps < arguments.steps) {
     for (auto& batch : batches) {
       auto step = accelerator.accumulate(net);
+      // If parallel.context is set, each rank of a group has its part of the sequence.
+      auto part = accelerator.context_parallel({{batch.data, 1}, {batch.target, 1}});
       at::Tensor loss;
       {
         auto casting = accelerator.autocast();  // if training.mixed_precision is set

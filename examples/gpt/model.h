@@ -1,13 +1,15 @@
 // A small GPT in plain LibTorch: pre-norm blocks, one linear layer for query, key and value, fused
-// causal attention, a GELU MLP, an untied head. Its only use of Coupler is to list its layers for a
-// pipeline over ranks.
+// causal attention, a GELU MLP, an untied head. Its only uses of Coupler are to list its layers for
+// a pipeline over ranks, to say how they are divided over a tensor group, and to ask for positions,
+// since a context group may divide the sequence.
 #pragma once
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <coupler/context_parallel.h>
 #include <coupler/pipeline_layers.h>
+#include <coupler/tensor_parallel.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -29,7 +31,7 @@ struct GPTOptions {
 class BlockImpl : public torch::nn::Module {
  public:
   explicit BlockImpl(const GPTOptions& options)
-      : heads_(options.heads),
+      : head_(options.width / options.heads),
         norm1_(register_module("n1", layer_norm(options.width))),
         norm2_(register_module("n2", layer_norm(options.width))),
         qkv_(register_module("qkv", torch::nn::Linear(options.width, 3 * options.width))),
@@ -55,24 +57,27 @@ class BlockImpl : public torch::nn::Module {
 
   at::Tensor attention(const at::Tensor& qkv) const {
     const int64_t batch = qkv.size(0), sequence = qkv.size(1), width = qkv.size(2) / 3;
-    const auto parts =
-        qkv.view({batch, sequence, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
+    // As many heads as the rank computes.
+    const auto parts = qkv.view({batch, sequence, 3, -1, head_}).permute({2, 0, 3, 1, 4}).unbind(0);
     return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{},
                                             /*dropout_p=*/0.0, /*is_causal=*/true)
         .transpose(1, 2)
         .reshape({batch, sequence, width});
   }
 
-  int64_t heads_;
+  int64_t head_;  // the size of one
   torch::nn::LayerNorm norm1_, norm2_;
   torch::nn::Linear qkv_, out_, up_, down_;
 };
 TORCH_MODULE(Block);
 
-class GPTImpl : public torch::nn::Module, public coupler::PipelineLayers {
+class GPTImpl : public torch::nn::Module,
+                public coupler::PipelineLayers,
+                public coupler::TensorParallelLayers {
  public:
   explicit GPTImpl(const GPTOptions& options)
-      : tokens_(register_module("te", torch::nn::Embedding(options.vocabulary, options.width))),
+      : head_size_(options.width / options.heads),
+        tokens_(register_module("te", torch::nn::Embedding(options.vocabulary, options.width))),
         positions_(register_module("pe", torch::nn::Embedding(options.sequence, options.width))),
         blocks_(register_module("blocks", torch::nn::ModuleList())),
         norm_(register_module("nf",
@@ -89,6 +94,14 @@ class GPTImpl : public torch::nn::Module, public coupler::PipelineLayers {
     at::Tensor hidden = embed(tokens);
     for (const auto& block : *blocks_) hidden = block->as<Block>()->forward(hidden);
     return head_(norm_(hidden));
+  }
+
+  // The vocabulary of bytes is small: the embedding and the head stay whole.
+  coupler::TensorPlan tensor_plan(int) const override {
+    return {{"blocks.*.qkv", "colwise/3", head_size_},
+            {"blocks.*.o", "rowwise", head_size_},
+            {"blocks.*.f1", "colwise"},
+            {"blocks.*.f2", "rowwise"}};
   }
 
   std::vector<coupler::PipelineLayer> pipeline_layers() override {
@@ -109,11 +122,11 @@ class GPTImpl : public torch::nn::Module, public coupler::PipelineLayers {
 
  private:
   at::Tensor embed(const at::Tensor& tokens) {
-    const at::Tensor places =
-        at::arange(tokens.size(1), at::TensorOptions(at::kLong).device(tokens.device()));
-    return tokens_(tokens) + positions_(places);
+    return tokens_(tokens) +
+           positions_(coupler::context_positions(tokens.size(1), tokens.device()));
   }
 
+  int64_t head_size_;
   torch::nn::Embedding tokens_, positions_;
   torch::nn::ModuleList blocks_;
   torch::nn::LayerNorm norm_;

@@ -110,26 +110,28 @@ struct DecoderAttentionImpl : torch::nn::Module {
     k = through(key_norm, k);
     if (rope != nullptr) {
       // Queries and keys are rotated together.
+      const int64_t queries = q.size(1), keys = k.size(1);
       const at::Tensor rotated = rope->rotate(at::cat({q, k}, 1));
-      q = rotated.narrow(1, 0, d.heads);
-      k = rotated.narrow(1, d.heads, d.key_heads);
+      q = rotated.narrow(1, 0, queries);
+      k = rotated.narrow(1, queries, keys);
     }
     return output(attend(q, k, v, pass, layer, options));
   }
 
-  // Each [batch, heads, tokens, size].
+  // Each [batch, heads, tokens, size], of the heads that this rank computes.
   std::array<at::Tensor, 3> projected(const at::Tensor& x) const {
+    const auto heads_of = [this](const at::Tensor& y, int64_t kinds) {
+      return split_heads(y, y.size(-1) / (d.head * kinds));
+    };
     if (d.fused == Fused::kNone)
-      return {split_heads(query(x), d.heads), split_heads(key(x), d.key_heads),
-              split_heads(value(x), d.key_heads)};
+      return {heads_of(query(x), 1), heads_of(key(x), 1), heads_of(value(x), 1)};
     const at::Tensor all = fused(x);
     if (d.fused == Fused::kByHead) {
-      const auto parts = split_heads(all, d.heads).chunk(3, -1);
+      const auto parts = heads_of(all, 3).chunk(3, -1);
       return {parts[0], parts[1], parts[2]};
     }
     const auto parts = all.chunk(3, -1);
-    return {split_heads(parts[0], d.heads), split_heads(parts[1], d.heads),
-            split_heads(parts[2], d.heads)};
+    return {heads_of(parts[0], 1), heads_of(parts[1], 1), heads_of(parts[2], 1)};
   }
 
   const Description& d;
@@ -228,6 +230,7 @@ class DecoderModel : public LanguageModel {
     const at::Tensor scores = head_->forward(hidden);
     return d.logit_cap > 0 ? within(d.logit_cap, scores) : scores;
   }
+  TensorPlan tensor_plan(int ranks) const override { return tensor_plan_of(d, ranks); }
   const char* block_class() const override { return d.block_class.c_str(); }
   const char* base_prefix() const override { return prefix_.c_str(); }
   const char* head_name() const override { return d.names.head.c_str(); }
@@ -290,6 +293,41 @@ class DecoderModel : public LanguageModel {
 };
 
 }  // namespace
+
+// Attention is divided by heads, the MLP by its inner features. The vocabulary is only if it
+// divides: 50,257 tokens do not.
+TensorPlan tensor_plan_of(const DecoderDescription& d, int ranks) {
+  const DecoderNames& n = d.names;
+  const std::string block = n.base + "." + n.layers + ".*.";
+  const std::string attention = block + n.attention + ".";
+  const std::string mlp = n.mlp.empty() ? block : block + n.mlp + ".";
+  TensorPlan plan;
+  const auto add = [&](const std::string& in, const std::string& name, const char* style,
+                       int64_t multiple) {
+    if (!name.empty()) plan.push_back({in + name, style, multiple});
+  };
+  if (d.fused == Fused::kNone) {
+    add(attention, n.query, "colwise", d.head);
+    // All query heads may share one key head.
+    for (const std::string& name : {n.key, n.value})
+      add(attention, name, d.key_heads == 1 ? "shared" : "colwise", d.head);
+  } else if (d.fused == Fused::kByHead) {
+    add(attention, n.fused, "colwise", 3 * d.head);
+  } else {
+    add(attention, n.fused, "colwise/3", d.head);
+  }
+  add(attention, n.output, "rowwise", d.head);
+  add(attention, n.query_norm, "sum_gradients", 1);
+  add(attention, n.key_norm, "sum_gradients", 1);
+  add(mlp, n.gate, "colwise", 1);
+  add(mlp, n.up, "colwise", 1);
+  add(mlp, n.down, "rowwise", 1);
+  if (d.vocabulary % ranks == 0) {
+    add(n.base + ".", n.embedding, "vocab", 1);
+    add("", n.head, "colwise_gather", 1);
+  }
+  return plan;
+}
 
 std::shared_ptr<LanguageModel> make_decoder_model(const DecoderDescription& description) {
   return std::make_shared<DecoderModel>(description);

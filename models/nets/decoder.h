@@ -82,6 +82,9 @@ struct DecoderDescription {
   double logit_cap = 0;        // logits stay within ±logit_cap; 0: unbounded
 };
 
+// How the model's layers are divided over the ranks of a tensor group.
+TensorPlan tensor_plan_of(const DecoderDescription& description, int ranks);
+
 std::shared_ptr<LanguageModel> make_decoder_model(const DecoderDescription& description);
 
 }  // namespace coupler

@@ -15,6 +15,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <coupler/context_parallel.h>
 #include <coupler/error.h>
 #include <torch/nn/init.h>
 
@@ -132,8 +133,7 @@ AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache) {
   pass.cache = cache;
   pass.seen = cache == nullptr ? 0 : cache->length();
   pass.tokens = tokens.size(1);
-  pass.positions =
-      at::arange(pass.seen, pass.seen + pass.tokens, tokens.options().dtype(at::kLong));
+  pass.positions = context_positions(pass.tokens, tokens.device()).add_(pass.seen);
   if (cache != nullptr && cache->padding().defined()) {
     pass.padding = cache->padding().to(tokens.device()).unsqueeze(1);
     pass.positions = pass.positions.sub(pass.padding).clamp_min(0);

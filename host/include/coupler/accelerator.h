@@ -11,6 +11,7 @@
 #include <coupler/autocast.h>
 #include <coupler/checkpoint.h>
 #include <coupler/comm_hook.h>
+#include <coupler/context_parallel.h>
 #include <coupler/data_loader.h>
 #include <coupler/detail/object_kinds.h>
 #include <coupler/empty_weights.h>
@@ -372,6 +373,17 @@ class Accelerator : public Processes {
   using CheckpointHook = std::function<void(CheckpointContents& contents)>;
   [[nodiscard]] ScopeGuard register_save_state_pre_hook(CheckpointHook hook);
   [[nodiscard]] ScopeGuard register_load_state_pre_hook(CheckpointHook hook);
+
+  // ---- Long sequences (docs/parallelism.md) ----
+  // While the scope is alive, each rank of the context group has its part of these tensors along
+  // the given dimension, the sequence: they are changed in place, so list all that run along with
+  // it (tokens, targets, positions). scaled_dot_product_attention then attends to the tokens of all
+  // ranks: causal, or without a mask. Modules that count positions themselves ask
+  // coupler::context_positions. Run backward inside the scope. The end restores the tensors. With
+  // parallel.context = 1 it does nothing. Throws Error(kInvalidArgument) for a sequence that does
+  // not divide, Error(kUsage) within another such scope. Collective over the group.
+  [[nodiscard]] ScopeGuard context_parallel(const std::vector<SequenceTensor>& tensors,
+                                            CallSite site = {});
 
   // ---- Uneven inputs ----
   // Loops started while the scope is alive keep ranks in step when they have different numbers of

@@ -11,6 +11,7 @@
 #include <coupler/big_model.h>
 #include <coupler/checkpoint.h>
 #include <coupler/comm_hook.h>
+#include <coupler/context_parallel.h>
 #include <coupler/data_loader.h>
 #include <coupler/dataset.h>
 #include <coupler/device_map.h>
@@ -33,5 +34,6 @@
 #include <coupler/sampler.h>
 #include <coupler/state_dict.h>
 #include <coupler/sync_batch_norm.h>
+#include <coupler/tensor_parallel.h>
 #include <coupler/tracker.h>
 #include <torch/torch.h>

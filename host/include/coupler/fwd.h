@@ -63,6 +63,12 @@ class PipelineParallel;
 class SplitPoints;
 struct PipelineOptions;
 
+// tensor_parallel.h, context_parallel.h
+struct SequenceTensor;
+struct TensorRule;
+class TensorParallelLayers;
+struct ParallelCrossEntropyOptions;
+
 // big_model.h, device_map.h, empty_weights.h
 class DispatchedModel;
 struct LoadOptions;

@@ -248,11 +248,15 @@ namespace {
 
 Accelerator* accelerator_now = nullptr;
 comm::Communicator* communicator_now = nullptr;
+const std::shared_ptr<comm::Communicator>* tensor_group_now = nullptr;
 
 }  // namespace
 
 Accelerator* current_accelerator() { return accelerator_now; }
 comm::Communicator* current_communicator() { return communicator_now; }
+std::shared_ptr<comm::Communicator> current_tensor_group() {
+  return tensor_group_now == nullptr ? nullptr : *tensor_group_now;
+}
 
 Accelerator::Accelerator(int& argc, char** argv, const AcceleratorOptions& options) {
   install_terminate_handler();
@@ -270,6 +274,7 @@ void Accelerator::start(config::Config config) {
   set_place({process.rank, process.world_size, process.local_rank, process.local_world_size});
   accelerator_now = this;
   communicator_now = impl_->mean_comm->size() > 1 ? impl_->mean_comm.get() : nullptr;
+  tensor_group_now = &impl_->tensor_comm;
 }
 
 Accelerator::~Accelerator() {
@@ -279,6 +284,7 @@ Accelerator::~Accelerator() {
   }
   accelerator_now = nullptr;
   communicator_now = nullptr;
+  tensor_group_now = nullptr;
 }
 
 at::Device Accelerator::device() const { return impl_->device; }

@@ -23,6 +23,7 @@
 #include "optim/scheduler.h"
 #include "plugin/plugin.h"
 #include "rendezvous/process_info.h"
+#include "sharding/tensor_plan.h"
 #include "store/store.h"
 #include "strategy/strategy.h"
 
@@ -58,8 +59,10 @@ class Accelerator::Impl {
   // The sample counts of this rank's current batch; empty outside of a loop.
   std::optional<detail::BatchSamples> batch_samples() const;
 
-  // Prepares a model. Collective.
-  void add(strategy::Model model);
+  // Prepares a model. own_plan: how its modules say they are divided. Collective.
+  void add(strategy::Model model, const std::vector<sharding::PlannedLayers>& own_plan);
+  // Over the tensor group, if there is one. Collective.
+  void divide_layers(strategy::Model& model, const std::vector<sharding::PlannedLayers>& own_plan);
 
   // Throws Error(kMismatch) if ranks that need the same samples have other loaders, and makes the
   // loader's first batch do so if it differs. Collective.
@@ -98,6 +101,8 @@ class Accelerator::Impl {
   // [parallel] says otherwise.
   std::shared_ptr<comm::Communicator> sample_comm, mean_comm;
   std::shared_ptr<comm::Communicator> gradient_comm;  // ranks of mean_comm; from the first model on
+  std::shared_ptr<comm::Communicator> tensor_comm;    // of divided layers; from the first on
+  std::shared_ptr<comm::Communicator> context_comm;   // of attention; likewise
   std::optional<at::ScalarType> autocast_type;        // of training.mixed_precision; may be none
   std::atomic<bool> autocast_used = false;
   std::unique_ptr<optim::GradScaler> scaler;  // with fp16
@@ -120,5 +125,7 @@ Accelerator* current_accelerator();
 // For modules that combine their samples' statistics in forward and backward; null: no Accelerator,
 // or no rank has other samples.
 comm::Communicator* current_communicator();
+// For losses of divided logits; null: no Accelerator, or no divided layers.
+std::shared_ptr<comm::Communicator> current_tensor_group();
 
 }  // namespace coupler

@@ -25,6 +25,7 @@
 #include "pipeline/stage.h"
 #include "residency/parameter_hooks.h"
 #include "sharding/pipeline_schedule.h"
+#include "tensor_parallel/module_plan.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {
@@ -384,15 +385,14 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                  .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
   }
   require_known(impl.config, has_mesh && impl.mean_comm->size() > 1);
-  for (const char* dimension : {"tensor", "expert"}) {
-    require_unset(mesh.size(dimension) == 1, ("parallel." + std::string(dimension)).c_str(),
-                  "a pipeline's stages cannot be divided yet", "set it to 1");
-  }
+  require_unset(mesh.size("expert") == 1, "parallel.expert",
+                "a pipeline's stages cannot be divided over experts yet", "set it to 1");
   strategy::Model model = strategy::describe(module, impl.device);
   if (impl.find(model.identity) != nullptr) {
     fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
                "pass it to prepare_pipeline only");
   }
+  impl.divide_layers(model, tensor_parallel::plan_of(module, mesh.size("tensor")));
   const pipelining::LayerList list = pipelining::layer_list_of(module, model);
   PipelineRanks ranks = ranks_of(impl.config, *impl.groups);
   const std::shared_ptr<comm::Communicator> comm = ranks.stages;

@@ -25,6 +25,8 @@
 #include "precision/precision.h"
 #include "residency/buffer_pool.h"
 #include "residency/parameter_hooks.h"
+#include "tensor_parallel/divide.h"
+#include "tensor_parallel/module_plan.h"
 #include "tensors/autocast_state.h"
 #include "tensors/tensor_ops.h"
 
@@ -56,18 +58,15 @@ std::string describe_size(const strategy::Model& model) {
 // Coupler keeps a model whole along these dimensions, or divides it by a call of its own, so
 // training it would be wrong or repeat the same work.
 void require_whole_model(const Mesh& mesh, const std::string& model) {
-  for (const char* dimension : {"tensor", "expert"}) {
-    const int size = mesh.size(dimension);
-    if (size == 1) continue;
+  if (const int experts = mesh.size("expert"); experts > 1) {
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("parallel.{0} is {1}, but prepare cannot divide the model '{2}' over {0} "
+        fmt::format("parallel.expert is {}, but prepare cannot divide the model '{}' over expert "
                     "groups yet",
-                    dimension, size, model),
-        {.subject = std::string("parallel.") + dimension,
-         .hint = fmt::format("set it to 1, or train a model that the program divides itself, "
-                             "with accelerator.group(\"{}\")",
-                             dimension)});
+                    experts, model),
+        {.subject = "parallel.expert",
+         .hint = "set it to 1, or train a model that the program divides itself, with "
+                 "accelerator.group(\"expert\")"});
   }
   const int pipeline = mesh.size("pipeline");
   if (pipeline == 1) return;
@@ -82,13 +81,15 @@ void require_whole_model(const Mesh& mesh, const std::string& model) {
 
 }  // namespace
 
-void Accelerator::Impl::add(strategy::Model model) {
+void Accelerator::Impl::add(strategy::Model model,
+                            const std::vector<sharding::PlannedLayers>& own_plan) {
   if (find(model.identity) != nullptr) {
     fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
                "prepare each model once");
   }
   strategy::set_fixed_aside(model);
   require_whole_model(groups->mesh(), model.name);
+  divide_layers(model, own_plan);
   if ((process.world_size > 1 || comm->can_shard()) && gradient_comm == nullptr) {
     gradient_comm = groups->make(groups::kGradients, "gradients");
   }
@@ -149,10 +150,12 @@ void Accelerator::Impl::check_memory(const strategy::Model* coming, double optim
 }
 
 void Accelerator::prepare_module(torch::nn::Module& module) {
-  impl_->add(strategy::describe(module, impl_->device));
+  impl_->add(strategy::describe(module, impl_->device),
+             tensor_parallel::plan_of(module, mesh().size("tensor")));
 }
 void Accelerator::prepare_module(const torch::jit::Module& module) {
-  impl_->add(strategy::describe(module, impl_->device));
+  if (mesh().size("tensor") > 1) tensor_parallel::run_scripts_as_written();
+  impl_->add(strategy::describe(module, impl_->device), {});
 }
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {

@@ -17,6 +17,7 @@
 #include "checkpoint/state_values.h"
 #include "formats/safetensors_writer.h"
 #include "formats/weight_index.h"
+#include "tensor_parallel/divided_parameter.h"
 #include "tensors/safetensors.h"
 #include "weights/write_weights.h"
 
@@ -31,9 +32,9 @@ constexpr const char* kTemporarySuffix = ".new";
 // Elements that are converted at a time.
 constexpr int64_t kConverted = int64_t{1} << 20;
 
-safetensors::TensorEntry entry_of(const std::string& name, const at::Tensor& tensor,
+safetensors::TensorEntry entry_of(const std::string& name, std::vector<int64_t> sizes,
                                   at::ScalarType type) {
-  return {name, safetensors::dtype_of(type, name), tensor.sizes().vec()};
+  return {name, safetensors::dtype_of(type, name), std::move(sizes)};
 }
 
 // From any device, as elements of that type.
@@ -107,22 +108,22 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
   std::unordered_map<std::string, safetensors::TensorEntry> entries;
   std::unordered_map<std::string, at::ScalarType> types;
   std::vector<formats::SizedTensor> sizes;
-  const auto add = [&](const std::string& name, const at::Tensor& tensor, at::ScalarType stored) {
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, at::ScalarType stored) {
     const at::ScalarType type =
         c10::isFloatingType(stored) ? options.dtype.value_or(stored) : stored;
-    auto entry = entry_of(name, tensor, type);
+    auto entry = entry_of(name, std::move(shape), type);
     sizes.push_back({name, safetensors::tensor_bytes(entry.dtype, entry.shape).value_or(0)});
     entries.emplace(name, std::move(entry));
     types.emplace(name, type);
   };
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     parameters[model.parameters[i].name] = i;
-    add(model.parameters[i].name, model.parameters[i].tensor, strategy.stored_type(i));
+    add(model.parameters[i].name, model.parameters[i].whole_sizes(), strategy.stored_type(i));
   }
   for (const strategy::NamedTensors* const list : {&model.fixed, &model.buffers}) {
     for (const auto& [name, tensor] : *list) {
       others[name] = &tensor;
-      add(name, tensor, tensor.scalar_type());
+      add(name, tensor.sizes().vec(), tensor.scalar_type());
     }
   }
   const formats::WeightFiles weights = formats::divide_weights(sizes, limit);
@@ -143,9 +144,11 @@ void Accelerator::save_model_of(const detail::ModelRef& reference, const std::st
     writer.attempt([&] { bytes.emplace(target->unfinished(file), own, metadata); });
     for (const safetensors::TensorInfo& info : layout.tensors) {
       const auto parameter = parameters.find(info.name);
-      const at::Tensor value = parameter == parameters.end()
-                                   ? *others.at(info.name)
-                                   : strategy.whole_parameter(parameter->second);
+      const at::Tensor value =
+          parameter == parameters.end()
+              ? *others.at(info.name)
+              : tensor_parallel::whole_of(model, parameter->second,
+                                          strategy.whole_parameter(parameter->second));
       writer.attempt([&] { write(*bytes, info.name, value, types.at(info.name)); });
     }
     writer.attempt([&] { bytes->finish(); });
@@ -159,7 +162,7 @@ void Accelerator::save(const StateDict& state, const std::string& path, bool on_
   if (on_each_node ? local_rank() != 0 : rank() != 0) return;
   std::vector<safetensors::TensorEntry> entries;
   for (const auto& [name, tensor] : state.tensors()) {
-    entries.push_back(entry_of(name, tensor, tensor.scalar_type()));
+    entries.push_back(entry_of(name, tensor.sizes().vec(), tensor.scalar_type()));
   }
   safetensors::Metadata metadata{{"format", "pt"}};
   if (!state.values().empty()) metadata[checkpoint::kValuesKey] = checkpoint::values_as_json(state);

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "dry_run/dry_run.h"
 #include "precision/precision.h"
+#include "tensor_parallel/divided_parameter.h"
 #include "tensors/autocast_state.h"
 #include "tensors/tensor_ops.h"
 
@@ -248,7 +249,7 @@ double Accelerator::Impl::clip(
   const strategy::GradientNorm all{.type = norm_type};
   double power = 0;
   for (const auto& [model, which] : chosen)
-    power = all.together(power, all.power_of(model->gradient_norm(which)));
+    power = all.together(power, all.power_of(tensor_parallel::gradient_norm(*model, which)));
   const double norm = all.norm_of(power);
   for (const auto& [model, which] : chosen) model->limit_gradients(which, norm, max_norm);
   return norm;
@@ -266,7 +267,8 @@ at::Tensor Accelerator::gradient(const at::Tensor& parameter) {
   for (const auto& model : impl_->models) {
     if (!model->has(parameter)) continue;
     require_gradients(*model, "gradient");
-    return model->whole_gradient(model->index_of(parameter));
+    const size_t index = model->index_of(parameter);
+    return tensor_parallel::whole_of(model->model(), index, model->whole_gradient(index));
   }
   fail_usage("gradient: the tensor is not a parameter of a prepared model", "",
              "pass a parameter of a model given to prepare");
@@ -279,7 +281,8 @@ void Accelerator::for_each_tensor_of(
   strategy.synchronize();
   const auto& parameters = strategy.model().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    visit(parameters[i].name, strategy.whole_parameter(i));
+    visit(parameters[i].name,
+          tensor_parallel::whole_of(strategy.model(), i, strategy.whole_parameter(i)));
   }
   for (const auto& [name, fixed] : strategy.model().fixed) visit(name, fixed);
   for (const auto& [name, buffer] : strategy.model().buffers) visit(name, buffer);

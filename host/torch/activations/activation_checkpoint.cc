@@ -20,6 +20,7 @@
 #include "device/device_memory.h"
 #include "precision/precision.h"
 #include "strategy/gradient_hooks.h"
+#include "tensors/replaced_attention.h"
 
 namespace coupler::activations {
 
@@ -87,6 +88,7 @@ struct SavedPart : torch::CustomClassHolder {
   bool offloads = false;
   const activations::RandomState random;
   AutocastSettings autocast = precision::autocast_now();
+  const std::shared_ptr<tensors::AttentionReplacement> attention = tensors::replaced_attention();
   std::vector<bool> wants_gradient;  // of the inputs
   std::vector<Form> outputs;
   std::shared_ptr<activations::OffloadedTensors> offloaded;  // null: none
@@ -156,6 +158,7 @@ variable_list gradients_of(const SavedPart& part, const variable_list& saved,
     const activations::RandomGuard after;
     part.random.restore();
     const AutocastScope autocast(part.autocast);
+    const tensors::AttentionScope attention(part.attention);
     const at::AutoGradMode recording(true);
     outputs = part.compute(inputs);
   }

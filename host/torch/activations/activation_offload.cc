@@ -22,6 +22,7 @@
 #include "device/device_memory.h"
 #include "empty_weights/recording.h"
 #include "residency/intercept.h"
+#include "tensors/autocast_state.h"
 
 namespace coupler::activations {
 namespace {
@@ -167,7 +168,7 @@ c10::weak_intrusive_ptr<StorageImpl> weakly(const c10::Storage& storage) {
 // Hides these operations from code that observes the program's operations.
 struct Unwatched {
   const at::NoGradGuard no_grad;
-  const c10::impl::ExcludeDispatchKeyGuard below{c10::DispatchKey::TESTING_ONLY_GenericWrapper};
+  const c10::impl::ExcludeDispatchKeyGuard below{tensors::kRecordedKey};
 };
 
 at::Tensor bytes_of(const at::Tensor& tensor, StorageRange range) {

@@ -16,13 +16,15 @@
 #include "empty_weights/recording.h"
 #include "precision/precision.h"
 #include "residency/autograd_node.h"
+#include "tensors/autocast_state.h"
+#include "tensors/replaced_attention.h"
 
 namespace coupler::activations {
 namespace {
 
 using torch::autograd::SavedVariableHooks;
 
-constexpr c10::DispatchKey kForwardKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+using tensors::kRecordedKey;
 
 // Stands for a tensor that autograd would keep.
 class SavedActivation final : public SavedVariableHooks {
@@ -80,7 +82,7 @@ class HookingEngine final : public torch::autograd::Engine {
 };
 
 void intercept(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kForwardKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kRecordedKey);
   ForwardRecorder::of_this_thread().call(op, *stack);
 }
 
@@ -156,11 +158,11 @@ void ForwardRecorder::watch(const strategy::Model& model,
     parameters_.push_back(parameter.tensor);
   }
   torch::autograd::set_default_engine_stub(&HookingEngine::instance);
-  c10::impl::tls_set_dispatch_key_included(kForwardKey, true);
+  c10::impl::tls_set_dispatch_key_included(kRecordedKey, true);
 }
 
 void ForwardRecorder::forget_all() {
-  c10::impl::tls_set_dispatch_key_included(kForwardKey, false);
+  c10::impl::tls_set_dispatch_key_included(kRecordedKey, false);
   leave();
   unit_of_.clear();
   parameters_.clear();
@@ -207,6 +209,8 @@ void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValu
   const std::shared_ptr<ForwardSegment> segment = open_;
   if (segment == nullptr || segment->in_call()) return op.callBoxed(stack);
   segment->begin_call(op, arguments);
+  // What replaces attention is part of the call, also when that runs again.
+  const tensors::ReplacedAttentionAgain replaced(op);
   const auto results_from = stack.size() - arguments.size();
   try {
     op.callBoxed(stack);
@@ -224,7 +228,7 @@ std::unique_ptr<SavedVariableHooks> ForwardRecorder::hooks() {
 }
 
 std::vector<at::Tensor> ForwardRecorder::saved_during(const std::function<void()>& compute) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kForwardKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kRecordedKey);
   ForwardRecorder& recorder = of_this_thread();
   std::vector<at::Tensor> result;
   const auto before = std::exchange(recorder.collected_, &result);

@@ -42,7 +42,9 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 }  // namespace
 
 ForwardSegment::ForwardSegment(std::string unit)
-    : unit_(std::move(unit)), autocast_(precision::autocast_now()) {}
+    : unit_(std::move(unit)),
+      autocast_(precision::autocast_now()),
+      attention_(tensors::replaced_attention()) {}
 
 std::optional<ForwardSegment::Made> ForwardSegment::made_of(const at::Tensor& tensor) const {
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
@@ -217,6 +219,7 @@ void ForwardSegment::recompute() {
   const RandomGuard after;
   random_.restore();
   const AutocastScope autocast(autocast_);
+  const tensors::AttentionScope attention(attention_);
   std::vector<Stack> results(calls_.size());
   for (size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];

@@ -19,6 +19,7 @@
 #include "activations/activation_checkpoint.h"
 #include "activations/activation_offload.h"
 #include "empty_weights/recording.h"
+#include "tensors/replaced_attention.h"
 
 namespace coupler::activations {
 
@@ -105,6 +106,7 @@ class ForwardSegment {
   const std::string unit_;
   const RandomState random_;
   const AutocastSettings autocast_;
+  const std::shared_ptr<tensors::AttentionReplacement> attention_;
   std::vector<Call> calls_;
   std::vector<Saved> saved_;
   std::shared_ptr<OffloadedTensors> offloaded_;  // null: none

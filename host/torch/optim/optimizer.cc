@@ -36,6 +36,12 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
       {.hint = "list it in one group only; a tied parameter counts once, whatever its names"});
 }
 
+// Whether a tensor group has parts of the parameter.
+bool is_divided(const OptimizerState::Given& given) {
+  return given.model != nullptr &&
+         given.model->model().parameters[given.parameter].division.has_value();
+}
+
 }  // namespace
 
 OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
@@ -54,6 +60,7 @@ OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer,
 }
 
 void OptimizerState::hold_own_parts() {
+  bool in_tensor_group = false;  // whether a parameter is divided over one
   std::unordered_map<const at::TensorImpl*, size_t> group_of;
   std::vector<std::vector<at::Tensor>> held;
   for (auto& group : optimizer_.param_groups()) {
@@ -78,10 +85,11 @@ void OptimizerState::hold_own_parts() {
         own = part ? part->optimizer_tensor : at::Tensor();
       }
       divided_ = divided_ || !own.is_same(parameter);
+      in_tensor_group = in_tensor_group || is_divided(from);
       if (own.defined()) list.push_back(own);
     }
   }
-  if (divided_) require_divisible();
+  if (divided_ || in_tensor_group) require_divisible();
   for (size_t i = 0; i < held.size(); ++i) optimizer_.param_groups()[i].params() = held[i];
 }
 
@@ -98,10 +106,10 @@ void OptimizerState::require_divisible() const {
     const std::string type = optimizer_type(optimizer_);
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("{} needs whole matrices, but no rank holds them under sharding", type),
+        fmt::format("{} needs whole matrices, but ranks hold parts of them", type),
         {.subject = type,
-         .hint = "use an optimizer that works element by element (AdamW, NAdam, Lion), or a "
-                 "backend that replicates"});
+         .hint = "use an optimizer that works element by element (AdamW, NAdam, Lion), or neither "
+                 "a backend that shards nor parallel.tensor"});
   }
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
     throw Error(ErrorCode::kUnsupported,

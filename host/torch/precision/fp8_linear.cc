@@ -119,7 +119,7 @@ at::Tensor multiply(const at::Tensor& input, const at::Tensor& weight,
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kFp8Key);
+  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kReplacedOpsKey);
   if (tensors::fp8_linear() && fp8_can_compute(input, weight)) return multiply(input, weight, bias);
   return at::linear(input, weight, bias);
 }
@@ -131,7 +131,7 @@ bool is_transpose(const at::Tensor& matrix) {
 }
 
 at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
-  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kFp8Key);
+  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kReplacedOpsKey);
   if (tensors::fp8_linear() && is_transpose(other)) {
     const at::Tensor weight = other.t();
     if (fp8_can_compute(input, weight)) return multiply(input, weight, std::nullopt);
@@ -141,7 +141,7 @@ at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
 
 at::Tensor addmm(const at::Tensor& bias, const at::Tensor& input, const at::Tensor& other,
                  const at::Scalar& beta, const at::Scalar& alpha) {
-  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kFp8Key);
+  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kReplacedOpsKey);
   if (tensors::fp8_linear() && is_transpose(other) && beta.equal(1) && alpha.equal(1)) {
     const at::Tensor weight = other.t();
     const bool adds_row = bias.dim() == 1 && bias.size(0) == weight.size(0);

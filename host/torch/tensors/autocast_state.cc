@@ -9,11 +9,18 @@ namespace coupler::tensors {
 namespace {
 
 thread_local std::optional<c10::ScalarType> fp8_gradient_type;
+thread_local unsigned replaced_ops = 0;
 
 }  // namespace
 
+void use_replaced_ops(ReplacedOps ops, bool use) {
+  const auto bit = static_cast<unsigned>(ops);
+  replaced_ops = use ? replaced_ops | bit : replaced_ops & ~bit;
+  c10::impl::tls_set_dispatch_key_included(kReplacedOpsKey, replaced_ops != 0);
+}
+
 std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gradients) {
-  c10::impl::tls_set_dispatch_key_included(kFp8Key, gradients.has_value());
+  use_replaced_ops(ReplacedOps::kLinear, gradients.has_value());
   return std::exchange(fp8_gradient_type, gradients);
 }
 

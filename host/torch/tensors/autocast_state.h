@@ -5,14 +5,23 @@
 #include <c10/core/DispatchKey.h>
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
 namespace coupler::tensors {
 
 // Above autograd, autocast and the intercept of sharded parameters, so that all of them see the
-// operations that replace a layer.
-constexpr c10::DispatchKey kFp8Key = c10::DispatchKey::PreDispatch;
+// operations that replace others: fp8 layers here, attention in replaced_attention.h.
+constexpr c10::DispatchKey kReplacedOpsKey = c10::DispatchKey::PreDispatch;
+enum class ReplacedOps : uint8_t { kLinear = 1, kAttention = 2 };
+
+// The key of code that records forward (activations/forward_recorder.h): below the one above, and
+// above the intercept.
+constexpr c10::DispatchKey kRecordedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
+// Whether the calling thread's operations of this kind go to their replacements.
+void use_replaced_ops(ReplacedOps ops, bool use);
 
 // Makes the calling thread's linear layers multiply in fp8, with gradients in this type (e5m2 or
 // e4m3fn), and return bf16. Empty restores LibTorch's layers. Returns the previous setting.

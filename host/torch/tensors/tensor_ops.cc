@@ -114,6 +114,13 @@ db_op all_gather_op(const at::Tensor& input, const at::Tensor& output) {
   return op;
 }
 
+db_op all_to_all_op(const at::Tensor& input, const at::Tensor& output) {
+  require_plain(output);
+  db_op op = tensor_op(DB_ALL_TO_ALL, input.select(0, 0));
+  op.recv = output.mutable_data_ptr();
+  return op;
+}
+
 db_op host_op(db_kind kind, db_dtype dtype, const void* send, void* recv, uint64_t count) {
   db_op op{};
   op.kind = kind;

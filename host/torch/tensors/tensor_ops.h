@@ -32,6 +32,8 @@ db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce);  // in place
 db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
 // input [n…] of every rank into output [world_size, n…].
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
+// Part i of input [world_size, n…] to rank i, from which part i of output is.
+db_op all_to_all_op(const at::Tensor& input, const at::Tensor& output);
 
 // An operation on host memory, with `count` elements of the type as described for its kind. A
 // barrier needs none of them.

@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 #include <coupler/model_config.h>
 #include <coupler/pipeline_layers.h>
+#include <coupler/tensor_parallel.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -63,7 +64,7 @@ class KeyValueCache {
 
 struct AttentionPass;
 
-class LanguageModel : public torch::nn::Module, public PipelineLayers {
+class LanguageModel : public torch::nn::Module, public PipelineLayers, public TensorParallelLayers {
  public:
   // tokens: [batch, positions] of int64, each below vocabulary(). Returns the last hidden states,
   // [batch, positions, width], in the weights' dtype. With a cache, the tokens continue after those

@@ -57,7 +57,7 @@ void expect_refused_model(const std::vector<std::string>& settings, const std::s
 
 TEST(MeshJob, ModelsThatNothingDivides_AreRefusedByPrepare) {
   expect_refused_model({"backend.use=gloo_cpu", "parallel.tensor=2"},
-                       "parallel.tensor is 2, but prepare cannot divide the model");
+                       "parallel.tensor is 2, but nothing says how the layers of the model");
   expect_refused_model({"backend.use=gloo_cpu", "parallel.expert=2"},
                        "parallel.expert is 2, but prepare cannot divide the model");
   expect_refused_model({"backend.use=gloo_cpu", "parallel.pipeline=2"},
@@ -68,6 +68,59 @@ TEST(MeshJob, APlanThatDividesNothing_IsRefusedByPrepare) {
   expect_refused_model({"backend.use=fsdp", "backend.fsdp.base=gloo_cpu",
                         "backend.fsdp.strategy=no_shard", "parallel.shard=2"},
                        "parallel.shard is 2, but the plan of the backend 'fsdp' shards nothing");
+}
+
+void expect_refused_plan(const std::string& lines, const std::string& message) {
+  SCOPED_TRACE(lines);
+  const Outcome outcome = run_mesh(
+      2, "refused_plan",
+      {"backend.use=gloo_cpu", "parallel.tensor=2", "parallel.tensor_plan=[" + lines + "]"},
+      message);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST(MeshJob, PlansThatDoNotFit_AreRefusedByPrepare) {
+  expect_refused_plan("'up = colwise', 'other = rowwise'",
+                      "\"other = rowwise\" matches no module of the model");
+  expect_refused_plan("'up = colwise', '* = rowwise'", "named by two lines that contradict");
+  expect_refused_plan("'up = sideways'", "'sideways' is not a style of a layer");
+  expect_refused_plan("'up = colwise/4'",
+                      "'up.weight' is [6, 4], and the 6 of dimension 0 cannot be divided over 2 "
+                      "ranks in each of 4 blocks");
+  expect_refused_plan(
+      "'words = vocab'",
+      "the weight of 'words' is also that of 'tied', which the plan does not divide");
+  expect_refused_plan(
+      "'tied = colwise'",
+      "the weight of 'tied' is also that of 'words', which the plan does not divide");
+  expect_refused_plan("'words = vocab', 'tied = rowwise'", "divides in different ways");
+  expect_refused_plan("'words = rowwise'", "is for linear layers");
+}
+
+// A checkpoint of one mesh goes on under another, with the losses of one process.
+TEST(MeshJob, Checkpoints_GoOnUnderAnotherPlanOfTheMesh) {
+  struct Job {
+    int processes;
+    std::vector<std::string> settings;
+  };
+  const std::vector<Job> jobs = {
+      {2, {"backend.use=gloo_cpu", "parallel.tensor=2"}},
+      {1, {}},
+      {2, {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.unit_join_below=10"}},
+      {4,
+       {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "parallel.shard=2", "parallel.tensor=2",
+        "backend.fsdp.unit_join_below=10"}}};
+  for (size_t from = 0; from < jobs.size(); ++from) {
+    Job first = jobs[from], second = jobs[(from + 1) % jobs.size()];
+    SCOPED_TRACE(from);
+    const Workplace folder;
+    for (Job* job : {&first, &second})
+      job->settings.push_back("checkpoint.dir=" + folder.path().string());
+    Outcome outcome = run_mesh(first.processes, "divided_begins_elsewhere", first.settings);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    outcome = run_mesh(second.processes, "divided_goes_on_elsewhere", second.settings);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
 }
 
 TEST(MeshJob, ConfigExplain_DrawsTheMesh) {

@@ -1,9 +1,7 @@
 // Training on a mesh equals training one process on the joined batch: losses, norms, weights.
 #include <coupler/coupler.h>
 
-#include <cmath>
-#include <filesystem>
-
+#include "expected.h"
 #include "mesh_checks.h"
 #include "shared_folder.h"
 
@@ -11,9 +9,7 @@ using coupler::Accelerator;
 
 namespace {
 
-constexpr int kSteps = 6;
 constexpr int64_t kJoinedRows = 24;
-constexpr const char* kGradients = "data+shard+expert+context";
 
 torch::nn::Sequential make_chain() {
   torch::manual_seed(5);
@@ -46,17 +42,6 @@ torch::Tensor loss_of_rows(const torch::Tensor& output, const torch::Tensor& tar
   return torch::cross_entropy_loss(output, targets);
 }
 
-void expect_near(double ours, double expected, const std::string& what) {
-  EXPECT(std::abs(ours - expected) < 1e-9,
-         what + " is " + std::to_string(ours) + ", expected " + std::to_string(expected));
-}
-
-// The losses and norms of one process, and its weights at the end.
-struct Expected {
-  std::vector<double> losses, norms;
-  torch::OrderedDict<std::string, torch::Tensor> weights;
-};
-
 Expected train_alone(int steps) {
   auto chain = make_chain();
   torch::optim::AdamW optimizer(chain->parameters(), 1e-2);
@@ -70,19 +55,8 @@ Expected train_alone(int steps) {
     expected.norms.push_back(torch::nn::utils::clip_grad_norm_(chain->parameters(), 0.1));
     optimizer.step();
   }
-  expected.weights = chain->named_parameters();
+  expected.weights = parameters_of(*chain);
   return expected;
-}
-
-void expect_weights(Accelerator& accelerator, torch::nn::Sequential& chain,
-                    const Expected& expected) {
-  size_t seen = 0;
-  accelerator.for_each_tensor(chain, [&](const std::string& name, const torch::Tensor& value) {
-    const double difference = (value - expected.weights[name]).abs().max().item<double>();
-    EXPECT(difference < 1e-9, name + " differs by " + std::to_string(difference));
-    ++seen;
-  });
-  EXPECT(seen == expected.weights.size(), "the number of weights");
 }
 
 // Other initial values on other ranks: prepare gives all of them rank 0's.
@@ -92,27 +66,6 @@ torch::nn::Sequential make_own_chain(Accelerator& accelerator) {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : chain->parameters()) parameter.add_(accelerator.rank());
   return chain;
-}
-
-// Whatever the mesh, a checkpoint's files together have each parameter once.
-void expect_each_saved_once(Accelerator& accelerator, const std::string& checkpoint,
-                            const torch::nn::Module& model) {
-  if (!accelerator.is_main_process()) return;
-  int64_t saved = 0, expected = 0;
-  for (const auto& file : std::filesystem::directory_iterator(checkpoint)) {
-    if (file.path().filename().string().rfind("model", 0) != 0) continue;
-    const auto tensors = coupler::SafeTensors::open(file.path().string());
-    for (const std::string& name : tensors.names()) saved += tensors.tensor(name).numel();
-  }
-  for (const auto& parameter : model.parameters()) expected += parameter.numel();
-  EXPECT(saved == expected, "the checkpoint has " + std::to_string(saved) + " of " +
-                                std::to_string(expected) + " elements");
-}
-
-double mean_over_replicas(Accelerator& accelerator, double own) {
-  return accelerator.group(kGradients)
-      .reduce(torch::tensor(own, torch::kDouble), coupler::ReduceOp::kMean)
-      .item<double>();
 }
 
 void whole_model(Accelerator& accelerator) {

@@ -1,0 +1,148 @@
+#include "context_parallel/ring_attention.h"
+
+#include <ATen/Functions.h>
+#include <coupler/error.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+#include <utility>
+
+#include "context_parallel/block_attention.h"
+#include "context_parallel/group_capsule.h"
+#include "tensors/tensor_ops.h"
+
+namespace coupler::context_parallel {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// One message to the next rank and one from the one before, both under way.
+class RingStep {
+ public:
+  RingStep(const Group& group, at::Tensor sent)
+      : sent_(std::move(sent)), received_(at::empty_like(sent_)) {
+    const int ranks = group->size(), rank = group->rank();
+    receive_ = group->submit(message(DB_RECV, received_, (rank + ranks - 1) % ranks));
+    send_ = group->submit(message(DB_SEND, sent_, (rank + 1) % ranks));
+  }
+  at::Tensor wait() {
+    receive_.wait();
+    send_.wait();
+    return received_;
+  }
+
+ private:
+  static db_op message(db_kind kind, const at::Tensor& tensor, int peer) {
+    db_op op = tensors::broadcast_op(tensor, peer);  // takes the same arguments
+    op.kind = kind;
+    return op;
+  }
+  at::Tensor sent_, received_;
+  comm::Work receive_, send_;
+};
+
+// Which queries of this rank see which keys of another: all; or, of a causal attention in balanced
+// order, the keys' first half or the queries' second half only.
+struct Visible {
+  bool later_queries = false, earlier_keys = false;
+};
+Visible visible(bool causal, int rank, int of) {
+  if (!causal || rank == of) return {};
+  return {.later_queries = of > rank, .earlier_keys = of < rank};
+}
+at::Tensor half(const at::Tensor& tokens, bool second) {
+  const int64_t size = tokens.size(2) / 2;
+  return tokens.narrow(2, second ? size : 0, size);
+}
+
+Block block_of(const at::Tensor& query, const at::Tensor& pair, Visible seen, bool causal,
+               double scale) {
+  const auto keys = [&](int64_t which) {
+    const at::Tensor tokens = pair.select(0, which);
+    return seen.earlier_keys ? half(tokens, false) : tokens;
+  };
+  return {seen.later_queries ? half(query, true) : query, keys(0), keys(1), causal, scale};
+}
+
+struct RingAttention : torch::autograd::Function<RingAttention> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value, bool causal, double scale,
+                            const Group& group) {
+    const int ranks = group->size(), rank = group->rank();
+    at::Tensor pair = at::stack({key, value});
+    Attended all;
+    for (int step = 0; step < ranks; ++step) {
+      std::optional<RingStep> next;
+      if (step + 1 < ranks) next.emplace(group, pair);
+      const int of = (rank - step + ranks) % ranks;
+      const Visible seen = visible(causal, rank, of);
+      const Attended block = attend(block_of(query, pair, seen, causal && step == 0, scale));
+      if (seen.later_queries) {
+        Attended later{half(all.output, true),
+                       all.log_weights.narrow(2, query.size(2) / 2, query.size(2) / 2)};
+        add_block(later, block);
+      } else {
+        add_block(all, block);
+      }
+      if (next) pair = next->wait();
+    }
+    const at::Tensor output = all.output.to(query.scalar_type());
+    ctx->save_for_backward({query, key, value, output, all.log_weights});
+    ctx->saved_data["causal"] = causal;
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["group"] = GroupCapsule::make(group);
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &query = saved[0], &output = saved[3], &log_weights = saved[4];
+    const at::Tensor gradient = gradients[0].contiguous();
+    const bool causal = ctx->saved_data["causal"].toBool();
+    const double scale = ctx->saved_data["scale"].toDouble();
+    const Group group = GroupCapsule::in(ctx->saved_data["group"]);
+    const int ranks = group->size(), rank = group->rank();
+    const at::ScalarType wide = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    at::Tensor pair = at::stack({saved[1], saved[2]});
+    at::Tensor of_query = at::zeros(query.sizes(), query.options().dtype(wide));
+    at::Tensor of_pair = at::zeros(pair.sizes(), pair.options().dtype(wide));
+    for (int step = 0; step < ranks; ++step) {
+      std::optional<RingStep> next;
+      if (step + 1 < ranks) next.emplace(group, pair);
+      const Visible seen = visible(causal, rank, (rank - step + ranks) % ranks);
+      const auto of_queries = [&](const at::Tensor& tokens) {
+        return seen.later_queries ? half(tokens, true) : tokens;
+      };
+      const int64_t tokens = query.size(2);
+      const at::Tensor weights = seen.later_queries
+                                     ? log_weights.narrow(2, tokens / 2, tokens / 2).contiguous()
+                                     : log_weights;
+      const BlockGradients block =
+          context_parallel::backward(block_of(query, pair, seen, causal && step == 0, scale),
+                                     {of_queries(output), weights}, of_queries(gradient));
+      of_queries(of_query).add_(block.query);
+      const auto add = [&](int64_t which, const at::Tensor& more) {
+        const at::Tensor sum = of_pair.select(0, which);
+        (seen.earlier_keys ? half(sum, false) : sum).add_(more);
+      };
+      add(0, block.key);
+      add(1, block.value);
+      // After the last step they are at home.
+      of_pair = RingStep(group, of_pair).wait();
+      if (next) pair = next->wait();
+    }
+    const auto narrow = [&](const at::Tensor& tensor) { return tensor.to(query.scalar_type()); };
+    return {narrow(of_query), narrow(of_pair[0]), narrow(of_pair[1]),
+            at::Tensor(),     at::Tensor(),       at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor ring_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          bool causal, double scale, const Group& group) {
+  return RingAttention::apply(query, key, value, causal, scale, group);
+}
+
+}  // namespace coupler::context_parallel

@@ -1,0 +1,60 @@
+// DividedLayer: the hook that runs the operations of an unmodified layer whose weight is divided
+// over a tensor group: it changes what goes into a product or a lookup and what comes out, so that
+// the layer computes, together with the other ranks', what the whole one does. The weight keeps its
+// names and views; only its shape is that of the part.
+//
+// Operations may run on any thread; those of all ranks in the same order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "residency/parameter_hooks.h"
+#include "residency/product.h"
+#include "sharding/tensor_plan.h"
+#include "tensor_parallel/exchange.h"
+#include "tensor_parallel/heads_check.h"
+
+namespace coupler::tensor_parallel {
+
+// One weight, which several layers may share: an embedding and the head of a language model.
+struct DividedWeight {
+  at::Tensor weight;             // this rank's part
+  bool transposed = false;       // [in, out], of a product
+  std::string name;              // of the layer
+  std::string lookup_name;       // of the embedding; empty: none uses it
+  std::string product_name;      // of the linear layer; likewise
+  sharding::LayerStyle product;  // of that layer
+};
+
+class DividedLayer : public residency::ParameterHook {
+ public:
+  DividedLayer(DividedWeight weight, Group group);
+
+  void around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+              const std::function<void()>& run) override;
+
+ private:
+  bool is_lookup(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  std::optional<residency::Product> own_product(const c10::OperatorHandle& op,
+                                                const torch::jit::Stack& stack) const;
+  void run_lookup(torch::jit::Stack& stack, const std::function<void()>& run) const;
+  void run_product(const residency::Product& product, const c10::OperatorHandle& op,
+                   torch::jit::Stack& stack, const std::function<void()>& run);
+  void require_known(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  void require_width(const at::Tensor& x) const;
+
+  void watch_heads(const at::Tensor& result);
+
+  const DividedWeight weight_;
+  const Group group_;
+  std::atomic<bool> watched_ = false;            // whether a forward was
+  std::shared_ptr<HeadsCheck> heads_ = nullptr;  // of the first forward's result
+};
+
+}  // namespace coupler::tensor_parallel

@@ -1,0 +1,82 @@
+#include "tensor_parallel/heads_check.h"
+
+#include <c10/util/accumulate.h>
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace coupler::tensor_parallel {
+namespace {
+
+std::atomic<bool> asked{false};
+
+std::optional<std::vector<int64_t>> integers(const c10::IValue& value) {
+  if (value.isIntList()) return value.toIntVector();
+  return std::nullopt;
+}
+
+bool is_last(const at::Tensor& tensor, int64_t dim) { return dim == -1 || dim == tensor.dim() - 1; }
+
+}  // namespace
+
+void asked_for_heads() { asked.store(true); }
+
+HeadsCheck::HeadsCheck(std::string layer, int ranks, int64_t head)
+    : ParameterHook(residency::HookPlace::kModule),
+      layer_(std::move(layer)),
+      ranks_(ranks),
+      head_(head) {}
+
+void HeadsCheck::watch(const at::Tensor& result, const std::shared_ptr<HeadsCheck>& check) {
+  residency::add_hook(result, check);
+}
+
+void HeadsCheck::around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                        const std::function<void()>& run) {
+  const std::string_view name = op.schema().name();
+  const size_t begin = stack.size() - op.schema().arguments().size();
+  const bool views = name == "aten::view" || name == "aten::reshape";
+  const bool divides = name == "aten::unflatten" && stack[begin + 1].isInt() &&
+                       is_last(stack[begin].toTensor(), stack[begin + 1].toInt());
+  if ((views || divides) && !residency::in_backward()) {
+    const at::IntArrayRef before = stack[begin].toTensor().sizes();
+    if (auto sizes = integers(stack[begin + (views ? 1 : 2)])) {
+      if (divides) sizes->insert(sizes->begin(), before.begin(), before.end() - 1);
+      check(before, std::move(*sizes));
+    }
+  }
+  run();
+}
+
+// Only of [..., features] as [..., heads, size].
+void HeadsCheck::check(at::IntArrayRef before, std::vector<int64_t> sizes) const {
+  if (before.empty() || sizes.size() != before.size() + 1) return;
+  const bool left_open = sizes.back() == -1;
+  const auto open = std::find(sizes.begin(), sizes.end(), -1);
+  if (open != sizes.end()) {
+    *open = 1;
+    const int64_t known = c10::multiply_integers(sizes);
+    if (known == 0) return;
+    *open = c10::multiply_integers(before) / known;
+  }
+  const int64_t heads = sizes[sizes.size() - 2], size = sizes.back();
+  if (heads * size != before.back() || heads == 1 || (size == 1 && head_ == 1)) return;
+  const bool wrong = head_ > 1 ? size % head_ != 0 : left_open && !asked.load();
+  if (!wrong) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("'{}' is divided over {} ranks, but its {} outputs on this rank are viewed as {} "
+                  "heads of {}: a rank has a part of the heads, each of its whole size",
+                  layer_, ranks_, before.back(), heads, size),
+      {.subject = layer_,
+       .hint = "view them as coupler::local_heads(heads) heads, or give the size of a head and let "
+               "their number be what is left (-1)"});
+}
+
+}  // namespace coupler::tensor_parallel

@@ -1,0 +1,64 @@
+#include "tensors/replaced_attention.h"
+
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <utility>
+
+#include "tensors/autocast_state.h"
+
+namespace coupler::tensors {
+namespace {
+
+thread_local std::shared_ptr<AttentionReplacement> replacement_now;
+
+bool is_recorded() {
+  return c10::impl::tls_is_dispatch_key_included(kRecordedKey) &&
+         !c10::impl::tls_is_dispatch_key_excluded(kRecordedKey);
+}
+
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                     std::optional<double> scale, bool grouped_heads) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kReplacedOpsKey);
+  const auto replacement = replacement_now;
+  // A recorder has to see one operation, not those that it becomes here.
+  if (replacement == nullptr || is_recorded()) {
+    return at::scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale,
+                                            grouped_heads);
+  }
+  const AttentionScope torchs(nullptr);
+  const bool masked = mask && mask->defined();
+  return replacement->attend(
+      {query, key, value, masked ? mask : std::nullopt, dropout, causal, scale, grouped_heads});
+}
+
+TORCH_LIBRARY_IMPL(aten, PreDispatch, library) {
+  library.impl("scaled_dot_product_attention", &attention);
+}
+
+}  // namespace
+
+std::shared_ptr<AttentionReplacement> replace_attention(
+    std::shared_ptr<AttentionReplacement> replacement) {
+  use_replaced_ops(ReplacedOps::kAttention, replacement != nullptr);
+  return std::exchange(replacement_now, std::move(replacement));
+}
+
+std::shared_ptr<AttentionReplacement> replaced_attention() { return replacement_now; }
+
+ReplacedAttentionAgain::ReplacedAttentionAgain(const c10::OperatorHandle& op)
+    : again_(replacement_now != nullptr &&
+             op.schema().name() == "aten::scaled_dot_product_attention") {
+  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, false);
+}
+ReplacedAttentionAgain::~ReplacedAttentionAgain() {
+  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, true);
+}
+
+AttentionScope::AttentionScope(std::shared_ptr<AttentionReplacement> replacement)
+    : before_(replace_attention(std::move(replacement))) {}
+AttentionScope::~AttentionScope() { replace_attention(std::move(before_)); }
+
+}  // namespace coupler::tensors
