@@ -13,8 +13,6 @@ struct MegatronSetting {
 };
 
 constexpr MegatronSetting kMegatron[] = {
-    {"--megatron_lm_tp_degree N", "megatron_lm_config.megatron_lm_tp_degree", "1",
-     "tensor parallelism is not supported", "fsdp shards an unmodified model"},
     {"--megatron_lm_pp_degree N", "megatron_lm_config.megatron_lm_pp_degree", "1",
      "a pipeline's stages are set in the program", "call coupler::prepare_pipeline"},
     {"--megatron_lm_num_micro_batches N", "megatron_lm_config.megatron_lm_num_micro_batches", "1",
@@ -26,10 +24,8 @@ constexpr MegatronSetting kMegatron[] = {
      "name the layers of each stage for coupler::prepare_pipeline"},
     {"--megatron_lm_sequence_parallelism BOOL",
      "megatron_lm_config.megatron_lm_sequence_parallelism", "false",
-     "sequence parallelism is not supported", "save memory with memory.activation_checkpointing"},
-    {"--megatron_lm_context_parallel_size N",
-     "megatron_lm_config.megatron_lm_context_parallel_size", "1",
-     "context parallelism is not supported", "save memory with memory.activation_checkpointing"},
+     "what is between divided layers is whole on every rank",
+     "save memory with memory.activation_checkpointing"},
     {"--megatron_lm_expert_model_parallel_size N",
      "megatron_lm_config.megatron_lm_expert_model_parallel_size", "1",
      "experts are not distributed", "fsdp shards them like other modules"},
@@ -162,6 +158,12 @@ std::vector<AccelerateWord> accelerate_megatron_words() {
                      {setting.key},
                      without_unless(setting.usual, setting.why, setting.instead)});
   }
+  words.push_back({"--megatron_lm_tp_degree N",
+                   {"megatron_lm_config.megatron_lm_tp_degree"},
+                   as_mesh_size("parallel.tensor")});
+  words.push_back({"--megatron_lm_context_parallel_size N",
+                   {"megatron_lm_config.megatron_lm_context_parallel_size"},
+                   as_mesh_size("parallel.context")});
   for (const auto& part : {words_of_tpus(), words_of_other_libraries()})
     words.insert(words.end(), part.begin(), part.end());
   return words;

@@ -295,11 +295,15 @@ std::vector<AccelerateWord> words_of_deepspeed() {
   };
 }
 
+Answer heads_over_ranks(ConfigDraft& draft, const std::string& value) {
+  Answer answer = as_mesh_size("parallel.context")(draft, value);
+  if (answer.kind == Answer::Kind::kTaken)
+    draft.set("parallel.context_method", std::string("all_to_all"));
+  return answer;
+}
+
 std::vector<AccelerateWord> words_of_parallelism() {
-  constexpr const char* kContextParallelism = "context parallelism is not supported";
-  constexpr const char* kSequenceParallelism = "sequence parallelism is not supported";
-  constexpr const char* kShortenInstead =
-      "shorten the sequences, or save memory with memory.activation_checkpointing";
+  constexpr const char* kRing = "keys and values travel around a ring";
   const auto key = [](const char* name) { return std::vector<std::string_view>{name}; };
   return {
       // The sizes say what it asks for.
@@ -314,25 +318,31 @@ std::vector<AccelerateWord> words_of_parallelism() {
        size_of_mesh("ranks"),
        {},
        "ranks that share one copy: backend.fsdp.group_size if there are several copies"},
-      {"--parallelism_config_tp_size N", key("parallelism_config.parallelism_config_tp_size"),
-       without_unless("1", "tensor parallelism is not supported",
-                      "fsdp shards an unmodified model")},
-      {"--parallelism_config_cp_size N", key("parallelism_config.parallelism_config_cp_size"),
-       without_unless("1", kContextParallelism, kShortenInstead)},
+      {"--parallelism_config_tp_size N",
+       key("parallelism_config.parallelism_config_tp_size"),
+       as_mesh_size("parallel.tensor"),
+       {},
+       "ranks that layers are divided over, as the model or parallel.tensor_plan says"},
+      {"--parallelism_config_cp_size N",
+       key("parallelism_config.parallelism_config_cp_size"),
+       as_mesh_size("parallel.context"),
+       {},
+       "ranks that sequences are divided over, in accelerator.context_parallel()"},
       {"--parallelism_config_cp_backend torch",
-       key("parallelism_config.parallelism_config_cp_backend"),
-       without_unless("torch", kContextParallelism)},
+       key("parallelism_config.parallelism_config_cp_backend"), without(kRing)},
       {"--parallelism_config_cp_comm_strategy WHAT",
-       key("parallelism_config.parallelism_config_cp_comm_strategy"),
-       without_unless("allgather", kContextParallelism)},
-      {"--parallelism_config_sp_size N", key("parallelism_config.parallelism_config_sp_size"),
-       without_unless("1", kSequenceParallelism, kShortenInstead)},
+       key("parallelism_config.parallelism_config_cp_comm_strategy"), without(kRing)},
+      {"--parallelism_config_sp_size N",
+       key("parallelism_config.parallelism_config_sp_size"),
+       heads_over_ranks,
+       {},
+       "likewise, where an all-to-all gives each rank all tokens of some heads"},
       {"--parallelism_config_sp_backend deepspeed",
        key("parallelism_config.parallelism_config_sp_backend"),
-       without_unless("deepspeed", kSequenceParallelism)},
+       without("attention exchanges tokens and heads itself")},
       {"--parallelism_config_sp_seq_length N",
        key("parallelism_config.parallelism_config_sp_seq_length"),
-       without("sequences are whole on every rank, of any length")},
+       without("sequences may have any length that divides")},
       {"--parallelism_config_sp_seq_length_is_variable BOOL",
        key("parallelism_config.parallelism_config_sp_seq_length_is_variable"),
        without("sequences may always differ in length")},

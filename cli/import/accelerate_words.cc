@@ -11,8 +11,6 @@
 namespace coupler::cli {
 namespace {
 
-constexpr const char* kNoTensorParallelism = "tensor parallelism is not supported";
-constexpr const char* kShardInstead = "fsdp shards an unmodified model";
 constexpr const char* kNoHistory = "scales come from the current tensor, not from a history";
 constexpr const char* kOurStore = "ranks meet in the launcher's store";
 constexpr std::array<std::string_view, 7> kOtherHardware = {
@@ -35,8 +33,10 @@ Answer distributed_type(ConfigDraft& draft, const std::string& value) {
   } else if (text == "multi_cpu") {
     draft.set("training.device", std::string("cpu"));
     draft.set("backend.use", std::string("auto"));
-  } else if (text == "megatron_lm" || text == "tp") {
-    return unsupported(kNoTensorParallelism, kShardInstead);
+  } else if (text == "megatron_lm") {
+    return unsupported("Megatron-LM is not supported", "parallel.tensor divides unmodified models");
+  } else if (text == "tp") {
+    return unsupported("tensor parallelism is not a type", "set parallel.tensor");
   } else if (text == "tpu" || text == "xla") {
     return unsupported("TPUs are not supported: LibTorch has no XLA in C++");
   } else if (text == "data_parallel" || text == "model_parallel") {

@@ -188,7 +188,7 @@ std::string answer_for_table(const std::string& table) {
       {"progressive_layer_drop", "done in the program"},
       {"curriculum_learning", "done in the program"},
       {"data_efficiency", "done in the program"},
-      {"tensor_parallel", "tensor parallelism is not supported"},
+      {"tensor_parallel", "set parallel.tensor"},
   };
   const auto found = answers.find(table);
   return found == answers.end() ? "" : found->second;

@@ -119,6 +119,17 @@ ImportRule as_boolean(const std::string& key) {
   };
 }
 
+ImportRule as_mesh_size(const std::string& key) {
+  return [key](ConfigDraft& draft, const std::string& value) -> Answer {
+    if (is_left_open(value)) return left_open();
+    const auto ranks = integer_of(value);
+    if (!ranks || *ranks < 1) return refused(value, "a number of ranks");
+    if (*ranks == 1) return unchanged("nothing to set");
+    draft.set(key, *ranks);
+    return {};
+  };
+}
+
 ImportRule without(const std::string& why) {
   return [why](ConfigDraft&, const std::string&) -> Answer { return why; };
 }

@@ -46,6 +46,8 @@ ImportRule as_text(const std::string& key);
 ImportRule as_word(const std::string& key, const std::vector<std::string>& words);
 ImportRule as_integer(const std::string& key, int64_t least = 0, int64_t most = INT64_MAX);
 ImportRule as_boolean(const std::string& key);
+// Sets the size of a dimension of the mesh; 1 leaves it at that.
+ImportRule as_mesh_size(const std::string& key);
 // We have no such key, and need none, for this reason.
 ImportRule without(const std::string& why);
 // Not supported, unless the value means "off" (false, no, 0), or is the one given.

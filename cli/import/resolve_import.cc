@@ -12,6 +12,10 @@ namespace {
 
 constexpr const char* kReplicas = "parallelism_config.parallelism_config_dp_replicate_size";
 constexpr const char* kShards = "parallelism_config.parallelism_config_dp_shard_size";
+constexpr const char* kSizes[] = {kReplicas, kShards,
+                                  "parallelism_config.parallelism_config_tp_size",
+                                  "parallelism_config.parallelism_config_cp_size",
+                                  "parallelism_config.parallelism_config_sp_size"};
 constexpr const char* kStrategy = "backend.fsdp.strategy";
 
 ImportedKey* find_theirs(Import& import, const std::string& key) {
@@ -86,7 +90,8 @@ void resolve_sizes(const Settings& all) {
                                                       ranks, processes)};
     return;
   }
-  if (replicas != nullptr && shards != nullptr && group_size > 1 && ranks > group_size) {
+  if (replicas != nullptr && shards != nullptr && group_size > 1 &&
+      size_of(all.import, kReplicas) > 1) {
     resolve_hybrid(all, *replicas, *shards, group_size);
   } else if (shards != nullptr && group_size > 1 && all.text(kStrategy, "") == "hybrid_shard") {
     all.set(*shards, "backend.fsdp.group_size", group_size);
@@ -176,11 +181,12 @@ void take_back_machines(Import& import) {
 bool is_size_of_ranks(std::string_view key) { return key == kReplicas || key == kShards; }
 
 int64_t ranks_of_sizes(const Import& import) {
-  const int64_t replicas = size_of(import, kReplicas);
-  const int64_t shards = size_of(import, kShards);
-  if (replicas == 1 && shards == 1) return 0;
-  int64_t ranks = 0;
-  return __builtin_mul_overflow(replicas, shards, &ranks) ? INT64_MAX : ranks;
+  if (size_of(import, kReplicas) == 1 && size_of(import, kShards) == 1) return 0;
+  int64_t ranks = 1;
+  for (const char* key : kSizes) {
+    if (__builtin_mul_overflow(ranks, size_of(import, key), &ranks)) return INT64_MAX;
+  }
+  return ranks;
 }
 
 void resolve_import(Import& result, const SettingLookup& elsewhere) {

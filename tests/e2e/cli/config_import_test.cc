@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"use = \"fsdp\"", "strategy = \"full_shard\"", "units = \"types\"",
               "unit_types = \"BertLayer\"", "prefetch = 1"},
              {"fsdp_config.fsdp_use_orig_params"}},
-        Case{"megatron.yaml", {"processes = 1"}, {"tensor parallelism is not supported"}},
+        Case{"megatron.yaml", {"processes = 1"}, {"Megatron-LM is not supported"}},
         Case{"mpi_multicpu.yaml", {"use = \"mpi\""}, {}},
         Case{"one_proc.yaml", {"processes = 1"}, {}},
         Case{"validate_launch_cmd.yaml",
@@ -194,7 +194,7 @@ TEST(ConfigImport, OfDeepSpeedWithoutZero_DividesNothing) {
 TEST(ConfigImport, OfAccelerate_LeavesOutWhatHasNoEffectThere) {
   const Workplace here;
   here.write("acc.yaml",
-             "distributed_type: FSDP\nnum_processes: \"4\"\nmain_process_port: null\n"
+             "distributed_type: FSDP\nnum_processes: \"8\"\nmain_process_port: null\n"
              "deepspeed_config: &d {gradient_accumulation_steps: -1}\n"
              "fsdp_config:\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
              "  fsdp_min_num_params: 1000\n  fsdp_forward_prefetch: false\n"
@@ -204,12 +204,13 @@ TEST(ConfigImport, OfAccelerate_LeavesOutWhatHasNoEffectThere) {
   const Outcome outcome = here.coupler({"config", "import", "acc.yaml"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string toml = text_of(here.path() / "train.toml");
-  EXPECT_TRUE(has(toml, "\nprocesses = 4\n")) << toml;
+  EXPECT_TRUE(has(toml, "\nprocesses = 8\n")) << toml;
+  EXPECT_TRUE(has(toml, "\ntensor = 2\n")) << toml;
   for (const char* key : {"units", "unit_min_parameters", "prefetch", "ignore", "group_size"})
     EXPECT_FALSE(has(toml, key)) << key << " is in\n" << toml;
   for (const char* words :
        {"no types are named", "only for size_based_wrap", "a regular expression: name the modules",
-        "all ranks share one replica", "tensor parallelism is not supported",
+        "all ranks share one replica",
         "main_process_port: null: unspecified there; left at its default",
         "training.gradient_accumulation_steps must be >= 1: left at its default"})
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
@@ -307,7 +308,6 @@ TEST(ConfigImport, OfAcceleratesWordsForMegatron_NamesWhatDoesTheSame) {
   for (const char* words :
        {"megatron_lm_pp_degree: 2: a pipeline's stages are set in the program; call "
         "coupler::prepare_pipeline",
-        "megatron_lm_tp_degree: 2: tensor parallelism is not supported",
         "megatron_lm_new_word: 1: Megatron-LM is not supported",
         "gpu_ids: 0,1: an option of coupler launch: --gpu_ids 0,1"})
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;

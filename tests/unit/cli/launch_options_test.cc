@@ -104,7 +104,7 @@ TEST(LaunchOptions, WordsOfWhatIsNotThere_AreRefused_WithTheFix) {
               {{"--gpu_ids", "0,"}, "expected device numbers"},
               {{"-m"}, "executables"},
               {{"--dynamo_backend", "inductor"}, "torch.compile"},
-              {{"--parallelism_config_tp_size", "2"}, "tensor parallelism is not supported"},
+              {{"--parallelism_config_tp_size", "0"}, "a number of ranks"},
               {{"--deepspeed_config_file", "x"}, "coupler config import x"}};
   for (const auto& row : rows) {
     const auto text = problem_of(row.words);
