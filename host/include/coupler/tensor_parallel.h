@@ -35,6 +35,7 @@ struct TensorRule {
   std::string style;     // see above
   int64_t multiple = 1;  // features that must stay on one rank together, such as a head's
 };
+// The lines of a plan; their order does not matter.
 using TensorPlan = std::vector<TensorRule>;
 
 // Base class of modules that know how their layers are divided, alone or as part of a model.
@@ -67,9 +68,11 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& ta
 // torch::nn::Linear that names its style itself: colwise, or colwise_gather with gather_output.
 class ColumnParallelLinearImpl : public torch::nn::LinearImpl, public TensorParallelLayers {
  public:
+  // As torch::nn::Linear, with a bias.
   ColumnParallelLinearImpl(int64_t in_features, int64_t out_features, bool gather_output = false)
       : ColumnParallelLinearImpl(torch::nn::LinearOptions(in_features, out_features),
                                  gather_output) {}
+  // gather_output: whether every rank gets all outputs.
   explicit ColumnParallelLinearImpl(const torch::nn::LinearOptions& linear,
                                     bool gather_output = false)
       : LinearImpl(linear), gather_output_(gather_output) {}
@@ -84,9 +87,11 @@ TORCH_MODULE(ColumnParallelLinear);
 // Likewise: rowwise, or rowwise_split without input_is_parallel.
 class RowParallelLinearImpl : public torch::nn::LinearImpl, public TensorParallelLayers {
  public:
+  // As torch::nn::Linear, with a bias.
   RowParallelLinearImpl(int64_t in_features, int64_t out_features, bool input_is_parallel = true)
       : RowParallelLinearImpl(torch::nn::LinearOptions(in_features, out_features),
                               input_is_parallel) {}
+  // input_is_parallel: whether each rank gives its own inputs, and not all.
   explicit RowParallelLinearImpl(const torch::nn::LinearOptions& linear,
                                  bool input_is_parallel = true)
       : LinearImpl(linear), input_is_parallel_(input_is_parallel) {}
