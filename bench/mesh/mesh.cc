@@ -12,6 +12,7 @@
 #include <torch/utils.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -52,11 +53,11 @@ using Step = std::function<double()>;
 
 Step products(Accelerator& accelerator) {
   Products model;
-  torch::optim::SGD optimizer(model->parameters(), 1e-4);
-  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 1e-4);
+  auto [net, opt] = accelerator.prepare(model, *optimizer);
   auto generator = at::detail::createCPUGenerator(1);
   const at::Tensor data = at::randn({kRows, kWidth}, generator, at::TensorOptions());
-  return [&accelerator, net = net, opt = opt, data]() mutable {
+  return [&accelerator, net = net, opt = opt, optimizer, data]() mutable {
     const at::Tensor loss = net->forward(data).square().mean();
     accelerator.backward(loss);
     opt.step();
@@ -69,13 +70,13 @@ Step attention(Accelerator& accelerator) {
   constexpr int64_t kVocabulary = 256, kSequence = 1024;
   GPT model(GPTOptions{
       .vocabulary = kVocabulary, .width = 256, .layers = 2, .heads = 4, .sequence = kSequence});
-  torch::optim::SGD optimizer(model->parameters(), 1e-2);
-  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 1e-2);
+  auto [net, opt] = accelerator.prepare(model, *optimizer);
   auto generator = at::detail::createCPUGenerator(1);
   const at::Tensor text = at::randint(kVocabulary, {2, kSequence + 1}, generator, at::kLong);
   const at::Tensor data = text.slice(1, 0, kSequence).contiguous();
   const at::Tensor target = text.slice(1, 1, kSequence + 1).contiguous();
-  return [&accelerator, net = net, opt = opt, data, target]() mutable {
+  return [&accelerator, net = net, opt = opt, optimizer, data, target]() mutable {
     at::Tensor loss;
     {
       const auto part = accelerator.context_parallel({{data, 1}, {target, 1}});
