@@ -18,7 +18,7 @@
 namespace coupler::tensor_parallel {
 namespace {
 
-// [blocks before, ranks, elements of a part, elements after] of the whole.
+// [blocks of all dimensions before, ranks, elements of a run] of the whole.
 std::vector<int64_t> grid_of(const strategy::ParameterDivision& division) {
   const auto dim = static_cast<size_t>(division.dim);
   int64_t outer = division.blocks;
