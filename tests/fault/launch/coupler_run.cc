@@ -137,8 +137,9 @@ std::string CouplerRun::describe() const {
     const std::string folder = "/proc/" + std::to_string(pid);
     std::string command = read_file(folder + "/cmdline");
     std::replace(command.begin(), command.end(), '\0', ' ');
-    text += fmt::format("{} (of {}, {}, in {}): {}\n", pid, parent_of(pid), state_of(pid),
-                        read_file(folder + "/wchan"), command);
+    // schedstat: nanoseconds on a CPU, and those of waiting for one.
+    text += fmt::format("{} (of {}, {}, in {}, CPU {}): {}\n", pid, parent_of(pid), state_of(pid),
+                        read_file(folder + "/wchan"), read_file(folder + "/schedstat"), command);
   }
   return text;
 }
