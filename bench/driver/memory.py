@@ -26,20 +26,20 @@ def fresh_folder(context):
     return folder
 
 
-def highest(folder):
+def highest(folder, ranks=RANKS):
     """MiB of the rank that used the most."""
     figures = []
-    for rank in range(RANKS):
+    for rank in range(ranks):
         with open(os.path.join(folder, str(rank))) as file:
             base, high = map(int, file.read().split())
             figures.append((high - base) / 1024)
     return max(figures)
 
 
-def peak(context, command):
+def peak(context, command, ranks=RANKS):
     folder = fresh_folder(context)
     children.run([*command, "--report", folder], context.folder, LIMIT)
-    return highest(folder)
+    return highest(folder, ranks)
 
 
 def python_peak(context):

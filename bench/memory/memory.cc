@@ -37,7 +37,9 @@ int program(int argc, char** argv) {
   LargeMLP model;
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
   auto [net, opt] = accelerator.prepare(model, optimizer);
-  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(accelerator.rank()));
+  // Ranks that divide layers get the same samples.
+  const int samples = accelerator.mesh().rank("data+shard");
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(samples));
   for (int step = 0; step < kSteps; ++step) {
     const at::Tensor data = at::randn({kBatch, kWidth}, generator);
     const at::Tensor target = at::randint(kWidth, {kBatch}, generator, at::kLong);

@@ -1,13 +1,16 @@
 // Training steps of a model that a mesh divides, in turns with the whole one in one process, driven
 // by bench/run: bench mesh --control SOCKET --model MODEL, plus configuration arguments. One thread
-// per process. Models: products, an MLP of width 2048; attention, a GPT with sequences of 1024.
+// per process. Models: products, an MLP of width 2048; attention, a GPT with sequences of 1024;
+// tensor and context, GPTs that bench/python/mesh_in_turns.py trains likewise.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <coupler/accelerator.h>
+#include <coupler/error.h>
 #include <coupler/tensor_parallel.h>
 #include <model.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
@@ -17,6 +20,7 @@
 #include <vector>
 
 #include "control.h"
+#include "divided_gpt.h"
 #include "program.h"
 
 namespace coupler::bench::mesh {
@@ -66,16 +70,16 @@ Step products(Accelerator& accelerator) {
   };
 }
 
-Step attention(Accelerator& accelerator) {
-  constexpr int64_t kVocabulary = 256, kSequence = 1024;
-  GPT model(GPTOptions{
-      .vocabulary = kVocabulary, .width = 256, .layers = 2, .heads = 4, .sequence = kSequence});
-  const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 1e-2);
+// Steps on the same `rows` random texts.
+template <class Model, class Optimizer>
+Step train_on_text(Accelerator& accelerator, Model model, std::shared_ptr<Optimizer> optimizer,
+                   const GPTOptions& options, int64_t rows) {
   auto [net, opt] = accelerator.prepare(model, *optimizer);
   auto generator = at::detail::createCPUGenerator(1);
-  const at::Tensor text = at::randint(kVocabulary, {2, kSequence + 1}, generator, at::kLong);
-  const at::Tensor data = text.slice(1, 0, kSequence).contiguous();
-  const at::Tensor target = text.slice(1, 1, kSequence + 1).contiguous();
+  const at::Tensor text =
+      at::randint(options.vocabulary, {rows, options.sequence + 1}, generator, at::kLong);
+  const at::Tensor data = text.slice(1, 0, options.sequence).contiguous();
+  const at::Tensor target = text.slice(1, 1, options.sequence + 1).contiguous();
   return [&accelerator, net = net, opt = opt, optimizer, data, target]() mutable {
     at::Tensor loss;
     {
@@ -85,8 +89,37 @@ Step attention(Accelerator& accelerator) {
     }
     opt.step();
     opt.zero_grad();
-    return accelerator.reduce(loss.detach(), ReduceOp::kMean).item<double>();
+    return accelerator.reduce(loss.detach(), ReduceOp::kMean).template item<double>();
   };
+}
+
+// Two of 1024 tokens.
+constexpr GPTOptions kLongTexts{
+    .vocabulary = 256, .width = 256, .layers = 2, .heads = 4, .sequence = 1024};
+// The shape of bench/steps' GPT of 10.5 million parameters.
+constexpr GPTOptions kShortTexts{
+    .vocabulary = 8192, .width = 256, .layers = 8, .heads = 4, .sequence = 64};
+
+Step attention(Accelerator& accelerator) {
+  GPT model(kLongTexts);
+  const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 1e-2);
+  return train_on_text(accelerator, model, optimizer, kLongTexts, 2);
+}
+
+Step divided(Accelerator& accelerator, const GPTOptions& options, int64_t rows) {
+  DividedGPT model(options);
+  const auto optimizer =
+      std::make_shared<torch::optim::AdamW>(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  return train_on_text(accelerator, model, optimizer, options, rows);
+}
+
+Step step_of(Accelerator& accelerator, const std::string& model) {
+  if (model == "products") return products(accelerator);
+  if (model == "attention") return attention(accelerator);
+  if (model == "tensor") return divided(accelerator, kShortTexts, 4);
+  if (model == "context") return divided(accelerator, kLongTexts, 2);
+  throw Error(ErrorCode::kUsage, "no model '" + model + "'",
+              {.subject = "bench mesh", .hint = "products, attention, tensor or context"});
 }
 
 }  // namespace
@@ -96,7 +129,7 @@ int program(int argc, char** argv) {
   const auto values = values_of(argc, argv, "--control SOCKET --model MODEL");
   at::set_num_threads(1);
   torch::manual_seed(0);
-  const Step step = values[1] == "products" ? products(accelerator) : attention(accelerator);
+  const Step step = step_of(accelerator, values[1]);
   double loss = 0;
   Control control(values[0]);
   control.serve(accelerator.rank(), 0,

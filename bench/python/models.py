@@ -79,6 +79,53 @@ class GPT(nn.Module):
         return self.head(self.nf(x))
 
 
+def attend(query, key, value):
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+class DividedBlock(nn.Module):
+    def __init__(self, width, heads, attend):
+        super().__init__()
+        self.head_size = width // heads
+        self.attend = attend
+        self.n1 = nn.LayerNorm(width)
+        self.n2 = nn.LayerNorm(width)
+        self.q = nn.Linear(width, width)
+        self.k = nn.Linear(width, width)
+        self.v = nn.Linear(width, width)
+        self.o = nn.Linear(width, width)
+        self.f1 = nn.Linear(width, 4 * width)
+        self.f2 = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        y = self.n1(x)
+        # As many heads as the rank computes.
+        q, k, v = (layer(y).view(*x.shape[:2], -1, self.head_size).transpose(1, 2)
+                   for layer in (self.q, self.k, self.v))
+        x = x + self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.f2(F.gelu(self.f1(self.n2(x))))
+
+
+class DividedGPT(nn.Module):
+    """The GPT with a layer each for queries, keys and values, as in bench/mesh/divided_gpt.h."""
+
+    def __init__(self, vocabulary, layers, sequence, attend, width=256, heads=4):
+        super().__init__()
+        self.te = nn.Embedding(vocabulary, width)
+        self.pe = nn.Embedding(sequence, width)
+        self.blocks = nn.ModuleList([DividedBlock(width, heads, attend) for _ in range(layers)])
+        self.nf = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens, positions=None):
+        """positions: of the tokens in the sequence, if they are not all of it."""
+        positions = torch.arange(tokens.shape[1]) if positions is None else positions
+        x = self.te(tokens) + self.pe(positions)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.nf(x))
+
+
 def gpt2_small():
     """The shape of GPT-2 124M, with an untied head."""
     return GPT(vocabulary=50304, width=768, layers=12, heads=12, sequence=1024)

@@ -1,15 +1,12 @@
 // Greedy decoding by a LLaMA of 551 million random parameters with weights in float32, 8 and 4
 // bits, in turns, driven by bench/run: bench quantized --control SOCKET. Modes: float32, int8 and
-// int4; steps: the number of new tokens. None of the models fits the processor's cache, so a token
-// takes as long as reading the weights.
+// int4; steps: the number of new tokens.
 #include <ATen/Parallel.h>
 #include <coupler/language_model.h>
 #include <coupler/quantize.h>
 #include <coupler/text.h>
 #include <torch/utils.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,16 +14,11 @@
 #include <vector>
 
 #include "control.h"
+#include "llama_551m.h"
 #include "program.h"
 
 namespace coupler::bench::quantized {
 namespace {
-
-constexpr const char* kConfig = R"({
-  "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
-  "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16,
-  "num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 2048,
-  "tie_word_embeddings": false, "rms_norm_eps": 1e-5, "eos_token_id": 2, "bos_token_id": 1})";
 
 struct Model {
   std::shared_ptr<coupler::LanguageModel> net;
@@ -50,10 +42,7 @@ Model make(const coupler::ModelConfig& config, int bits) {
 int program(int argc, char** argv) {
   const auto values = values_of(argc, argv, "--control SOCKET");
   at::set_num_threads(1);
-  const std::string folder = values[0] + ".model";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.json") << kConfig;
-  const auto config = coupler::ModelConfig::open(folder);
+  const auto config = make_llama_551m(values[0] + ".model");
   std::map<std::string, Model> models;
   for (const auto& [mode, bits] : {std::pair{"float32", 0}, {"int8", 8}, {"int4", 4}})
     models.emplace(mode, make(config, bits));

@@ -1,0 +1,75 @@
+"""Divided layers and sequences against PyTorch on gloo, over 2 ranks of one thread each."""
+import contextlib
+import os
+
+from . import children
+from .report import Bar, Row
+from .turns import Group
+
+# The mesh, and the modes of python/mesh_in_turns.py; the first has the bar.
+KINDS = {"tensor": ("parallel.tensor=2", ("default", "fused")),
+         "context": ("parallel.context=2", ("fsdp2", "ddp"))}
+PEERS = {"default": "DTensor, AdamW", "fused": "DTensor, fused AdamW",
+         "fsdp2": "torch's ring, FSDP2", "ddp": "torch's ring, DDP"}
+BACKENDS = ("shm", "gloo_cpu")
+COMPARED = 20  # first steps, whose losses must agree
+APART = 1e-5
+STEPS = {"tensor": 8, "context": 6}  # per turn
+
+
+def open_groups(context, kind, stack):
+    size, _ = KINDS[kind]
+    program = context.bench("mesh")
+
+    def ours(backend):
+        words = [*program, "--model", kind, "--control"]
+        return lambda path: [context.launch(2, backend, *words, path, options=(size,))]
+
+    def python(path):
+        meet = os.path.join(context.folder, "meet-" + kind)
+        return [[context.python, context.script("mesh_in_turns.py"), "--model", kind, "--control",
+                 path, "--rank", str(rank), "--world", "2", "--meet", meet] for rank in range(2)]
+
+    made = {backend: ours(backend) for backend in BACKENDS} | {"python": python}
+    return {name: stack.enter_context(contextlib.closing(
+        Group(f"mesh-python-{kind}-{name}", context.folder, 2, command)))
+        for name, command in made.items()}
+
+
+def largest_difference(kind, sides):
+    """Of the losses of any two sides; raises Failed if it is too large. Warms up as well."""
+    losses = {name: [group.turn(mode, 1)[2] for _ in range(COMPARED)]
+              for name, (group, mode) in sides.items()}
+    apart = max(max(step) - min(step) for step in zip(*losses.values()))
+    if not apart <= APART:
+        raise children.Failed(f"mesh-python: the losses of {kind} are {apart:.2g} apart, more than "
+                              f"{APART:g}: {losses}")
+    return apart
+
+
+def rows_of(context, kind):
+    steps = 2 if context.quick else STEPS[kind]
+    modes = KINDS[kind][1]
+    with contextlib.ExitStack() as stack:
+        groups = open_groups(context, kind, stack)
+        sides = {backend: (groups[backend], "train") for backend in BACKENDS}
+        sides |= {mode: (groups["python"], mode) for mode in modes}
+        apart = largest_difference(kind, sides)
+        context.say(f"{kind}: the losses of {COMPARED} steps are at most {apart:.2g} apart")
+        taken = {name: [] for name in sides}
+        for round_number in range(context.rounds_or(9)):
+            first = round_number % len(sides)
+            order = list(sides)[first:] + list(sides)[:first]
+            for name in order if round_number % 2 == 0 else order[::-1]:
+                group, mode = sides[name]
+                taken[name].append(1e3 * group.turn(mode, steps)[0] / steps)
+    return [Row(f"{kind}: 2 ranks {backend} / {PEERS[mode]}", "ms", taken[backend], taken[mode],
+                Bar(">=", 1.5) if mode == modes[0] else None, less_is_better=True,
+                extra={"largest_difference_of_losses": apart})
+            for backend in BACKENDS for mode in modes]
+
+
+def mesh_python(context):
+    """Steps of GPTs whose layers or sequences are divided over 2 ranks, against PyTorch on gloo."""
+    context.need_python("torch")
+    return [row for kind in KINDS for row in rows_of(context, kind)]
