@@ -1,5 +1,4 @@
-// coupler estimate: how much memory a training program, a checkpoint or a model needs per rank; and
-// coupler config recommend: the fastest setting that fits in memory.
+// coupler estimate: how much memory a training program, a checkpoint or a model needs per rank.
 #include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -19,30 +18,15 @@
 #include "cli/estimate/estimate_report.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
-#include "config/value.h"
+#include "estimate/divide_layers.h"
 #include "estimate/settings.h"
 #include "estimate/transformer.h"
 #include "hub/model_files.h"
+#include "sharding/tensor_plan.h"
 #include "weights/open_weights.h"
 
 namespace coupler::cli {
 namespace {
-
-// Throws Error(kUsage) naming the option with a wrong value.
-EstimateRequest read_estimate_request(const Arguments& arguments) {
-  EstimateRequest request{.config = arguments.config, .program = arguments.program};
-  request.disk = arguments.value("--disk", "/scratch");
-  if (arguments.has("--world")) {
-    const std::string text = arguments.value("--world");
-    request.world_size = to_number<int64_t>(text).value_or(0);
-    if (request.world_size < 1 || request.world_size > 65536)
-      arguments.refuse(
-          fmt::format("--world is '{}' but must be a whole number from 1 to 65536", text),
-          "--world", "give the number of processes of the job");
-  }
-  if (arguments.has("--limit")) request.limit = arguments.byte_size("--limit");
-  return request;
-}
 
 namespace fs = std::filesystem;
 
@@ -119,32 +103,64 @@ Layer largest_layer(const estimate::LoggedModel& model) {
                            [](const Layer& a, const Layer& b) { return a.elements < b.elements; });
 }
 
+// Divides the layers of the model over the tensor group of [parallel]: as its tensor_plan says, and
+// else as the model of that config.json does itself.
+void divide_model(estimate::LoggedModel& model, const config::Config& config, const Mesh& mesh,
+                  const std::string& name, const std::vector<sharding::PlannedLayers>& own) {
+  const int ranks = mesh.size("tensor");
+  if (ranks == 1) return;
+  std::vector<sharding::PlannedLayers> plan;
+  for (const std::string& line : config.parallel.tensor_plan)
+    plan.push_back(sharding::planned_layers(line));
+  if (plan.empty() && own.empty()) {
+    throw Error(ErrorCode::kConfig,
+                fmt::format("parallel.tensor is {}, but nothing says how the layers of '{}' are "
+                            "divided",
+                            ranks, name),
+                {.subject = "parallel.tensor",
+                 .hint = "set parallel.tensor_plan, estimate from the model's config.json if it is "
+                         "a decoder, or from a program that trains it"});
+  }
+  estimate::divide_layers(model, {plan, own}, ranks);
+}
+
 // What to print for a checkpoint or a config.json. Throws Error naming the file and what is wrong.
 std::string estimate_model(const Arguments& arguments, const EstimateRequest& request,
                            const config::Config& config, uint64_t limit) {
   const std::string name = arguments.place(0), path = path_of_model(name);
   const bool is_config =
       fs::path(path).extension() == ".json" && path.find(".index.json") == std::string::npos;
+  const int world_size =
+      static_cast<int>(request.world_size > 0 ? request.world_size : config.launch.processes);
+  const Mesh mesh = mesh_to_estimate(config, world_size);
   uint64_t stored = 0;
   estimate::StepLog log{
       .mixed_precision = "no", .models = {}, .optimizer = "AdamW", .optimizer_factor = 2};
-  log.models.push_back(is_config ? estimate::transformer_of(read_config_json(path), name)
-                                 : model_of_weights(path, name, stored));
-  const estimate::LoggedModel& model = log.models[0];
+  std::vector<sharding::PlannedLayers> own_plan;
+  if (is_config) {
+    const std::string text = read_config_json(path);
+    log.models.push_back(estimate::transformer_of(text, name));
+    own_plan = estimate::plan_of_transformer(text, name, mesh.size("tensor"));
+  } else {
+    log.models.push_back(model_of_weights(path, name, stored));
+  }
+  estimate::LoggedModel& model = log.models[0];
   uint64_t elements = 0;
   for (const estimate::LoggedParameter& p : model.parameters) elements += p.numel();
   const Layer largest = largest_layer(model);
-  const int world_size =
-      static_cast<int>(request.world_size > 0 ? request.world_size : config.launch.processes);
+  divide_model(model, config, mesh, name, own_plan);
   std::vector<EstimateRow> rows;
   for (const estimate::Setting& setting : estimate::known_settings(config.backend, request.disk)) {
-    rows.push_back({.setting = setting.name,
-                    .precision = "no",
-                    .checkpointing = {},
-                    .world_size = world_size,
-                    .activations_counted = false,
-                    .memory = estimate::estimate_memory(log, apply(setting, config.backend),
-                                                        world_size, config.communication)});
+    if (mesh.size("shard") > 1 && setting.use == "auto") continue;
+    EstimateRow& row = rows.emplace_back();
+    row.setting = setting.name;
+    row.precision = "no";
+    row.world_size = world_size;
+    row.mesh = mesh;
+    row.activations_counted = false;
+    row.memory = estimate::estimate_memory(log, apply(setting, config.backend),
+                                           estimate::sharing_ranks(mesh), config.communication);
+    count_elements(log, row);
   }
   struct Type {
     const char* name;
@@ -180,12 +196,14 @@ std::vector<EstimateRow> rows_of_program(const EstimateRequest& request,
                                          const config::Config& config, bool all) {
   ProgramEstimates estimates(request, config);
   if (!all) return {estimates.configured()};
+  const bool grouped = mesh_to_estimate(config, estimates.world_size()).size("shard") > 1;
   std::vector<EstimateRow> rows;
   for (const char* precision : {"no", "bf16"}) {
     for (const bool checkpointing : {false, true}) {
       if (checkpointing && estimates.pattern().empty()) continue;
       for (const estimate::Setting& setting :
            estimate::known_settings(config.backend, request.disk)) {
+        if (grouped && setting.use == "auto") continue;  // parallel.shard needs one that shards
         rows.push_back(estimates.of(setting, precision, checkpointing));
       }
     }
@@ -207,60 +225,6 @@ int run_estimate(const Arguments& arguments) {
   }
   std::fputs(text.c_str(), stdout);
   return 0;
-}
-
-// coupler config recommend
-
-std::string toml_of(const estimate::Setting& setting, const EstimateRow& row, uint64_t limit) {
-  std::string text =
-      fmt::format("# {}: an estimated {} of {} per rank\n[backend]\nuse = \"{}\"\n", setting.name,
-                  format_byte_size(row.memory.peak), format_byte_size(limit), setting.use);
-  if (!setting.options.empty()) text += fmt::format("\n[backend.{}]\n", setting.use);
-  for (const auto& [key, value] : setting.options) {
-    text += fmt::format("{} = {}\n", key, config::render(value));
-  }
-  if (row.precision != "no") {
-    text += fmt::format("\n[training]\nmixed_precision = \"{}\"\n", row.precision);
-  }
-  if (!row.checkpointing.empty()) {
-    text += fmt::format("\n[memory]\nactivation_checkpointing = [\"{}\"]\n", row.checkpointing);
-  }
-  return text + fmt::format("\n[launch]\nprocesses = {}\n", row.world_size);
-}
-
-int run_recommend(const Arguments& arguments) {
-  const EstimateRequest request = read_estimate_request(arguments);
-  const config::Config config = config::load_config(request.config);
-  ProgramEstimates estimates(request, config);
-  const std::string& precision = config.training.mixed_precision;
-  const std::vector<estimate::Setting> settings =
-      estimate::known_settings(config.backend, request.disk);
-  uint64_t least = UINT64_MAX;
-  std::string least_name;
-  for (const bool disk : {false, true}) {
-    for (const bool checkpointing : {false, true}) {
-      if (checkpointing && estimates.pattern().empty()) continue;
-      for (const estimate::Setting& setting : settings) {
-        if (setting.needs_disk != disk) continue;
-        const EstimateRow row = estimates.of(setting, precision, checkpointing);
-        if (row.memory.peak <= request.limit) {
-          std::fputs(toml_of(setting, row, request.limit).c_str(), stdout);
-          return 0;
-        }
-        if (row.memory.peak >= least) continue;
-        least = row.memory.peak;
-        least_name = setting.name + (checkpointing ? ", activation checkpointing" : "");
-      }
-    }
-  }
-  throw Error(
-      ErrorCode::kConfig,
-      fmt::format(
-          "no setting fits within {} per rank with {} processes: the smallest, {}, needs {}",
-          format_byte_size(request.limit), estimates.world_size(), least_name,
-          format_byte_size(least)),
-      {.subject = "--limit",
-       .hint = "use more processes (--world), a smaller batch, or more memory"});
 }
 
 }  // namespace
@@ -288,28 +252,12 @@ Command estimate_command() {
            "a *.safetensors file or an index), of which only headers are read, a Hugging Face "
            "config.json, or a model's name on the Hugging Face Hub, such as EleutherAI/gpt-j-6B. "
            "Of a name, only config.json is downloaded, unless the Hugging Face cache has the "
-           "weights. For a MODEL, activations are not counted."},
+           "weights. For a MODEL, activations are not counted.",
+           "If [parallel] is configured, the estimate is that of a rank of the mesh: layers and "
+           "sequences are divided as in a job, and the output says which dimension divides what."},
       .notes = {"`coupler config recommend` picks the fastest setting that fits."},
       .examples = {"coupler estimate --world 4 -- ./train", "coupler estimate EleutherAI/gpt-j-6B"},
       .run = run_estimate};
-}
-
-Command recommend_command() {
-  return {
-      .name = "recommend",
-      .summary = "print the fastest configuration that fits in memory",
-      .forms = {"-- PROGRAM [ARGUMENT]..."},
-      .options =
-          {{.spec = "--limit SIZE", .doc = "the memory per rank, such as 4GiB", .required = true},
-           {"--world N", "assume N processes on one machine instead of launch.processes"},
-           {"--disk FOLDER", "where settings that use a disk keep state (default: /scratch)"}},
-      .config = true,
-      .description = {"Prints the configuration with which PROGRAM trains fastest within the given "
-                      "memory per rank. PROGRAM is run on tensors without memory (see coupler "
-                      "estimate). Settings are tried from fastest to slowest: replicated models "
-                      "first, then sharded ones, then activation checkpointing, and disks last."},
-      .examples = {"coupler config recommend --limit 4GiB -- ./train"},
-      .run = run_recommend};
 }
 
 }  // namespace coupler::cli

@@ -13,14 +13,19 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file_descriptor.h"
+#include "base/text.h"
 #include "cli/launch/rank_environment.h"
 #include "cli/process/capture_output.h"
 #include "cli/process/child_process.h"
 #include "config/config.h"
 #include "estimate/step_log.h"
+#include "groups/mesh.h"
 
 namespace coupler::cli {
 
@@ -57,12 +62,14 @@ std::vector<std::string> environment(const config::ConfigRequest& config,
   return environment_with(added);
 }
 
-// Runs the program as one process. config: the file and overrides of the command line; more:
-// overrides that follow them. If the program fails, its output goes to standard error. Throws Error
-// naming what it failed to do.
-estimate::StepLog run_dry(const std::vector<std::string>& program,
-                          const config::ConfigRequest& config,
-                          const std::vector<std::string>& more) {
+// Runs the program as one process and returns what it left: the text of a log, and its output.
+// config: the file and overrides of the command line; more: overrides that follow them.
+struct Finished {
+  std::string log, output;
+  int status = 0;
+};
+Finished run_dry(const std::vector<std::string>& program, const config::ConfigRequest& config,
+                 const std::vector<std::string>& more) {
   const UniqueFd log = memory_file("coupler-estimate"), output = memory_file("coupler-output");
   ChildCommand command;
   command.path = find_program(program.at(0));
@@ -80,21 +87,45 @@ estimate::StepLog run_dry(const std::vector<std::string>& program,
                 {.subject = program[0]});
   }
   const int status = child.reap();
-  const std::string text = read_whole(log);
-  if (!text.empty()) return estimate::read_step_log(text);
-  const std::string said = read_whole(output);
-  std::fwrite(said.data(), 1, said.size(), stderr);
+  return {read_whole(log), read_whole(output), status};
+}
+
+[[noreturn]] void throw_no_log(const std::string& program, int status) {
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   const bool made_no_step = code == 0;
   throw Error(
       made_no_step ? ErrorCode::kUsage : ErrorCode::kUnsupported,
-      made_no_step ? fmt::format("'{}' ended without a dry run of two optimizer steps", program[0])
-                   : fmt::format("'{}' ended with code {} in its dry run", program[0], code),
-      {.subject = program[0],
+      made_no_step ? fmt::format("'{}' ended without a dry run of two optimizer steps", program)
+                   : fmt::format("'{}' ended with code {} in its dry run", program, code),
+      {.subject = program,
        .hint = made_no_step
                    ? "it must prepare its model and optimizer with coupler::Accelerator and "
                      "take two steps; give it more steps or samples"
                    : "see its output above; tensors have no values in a dry run"});
+}
+
+// The message of the error that ended a program, without its prefix; its last line if there is
+// none.
+std::string error_in(const std::string& output) {
+  constexpr std::string_view kPrefix = "error: ";
+  std::string last;
+  for (const std::string& line : split(output, '\n')) {
+    if (line.empty()) continue;
+    last = line;
+    if (const size_t at = line.find(kPrefix); at != std::string::npos)
+      return without_hint(line.substr(at + kPrefix.size()));
+  }
+  return last.empty() ? "it prints nothing" : last;
+}
+
+// What a dry run's process is told of a mesh. Which ranks get other samples does not matter to it.
+std::vector<std::string> mesh_overrides(const Mesh& mesh) {
+  return {fmt::format("parallel.tensor={}", mesh.size("tensor")),
+          fmt::format("parallel.context={}", mesh.size("context")),
+          "parallel.data=rest",
+          "parallel.shard=1",
+          "parallel.pipeline=1",
+          "parallel.expert=1"};
 }
 
 std::string joined(const std::vector<std::string>& patterns) {
@@ -118,32 +149,97 @@ std::string setting_name(const config::BackendConfig& backend) {
 
 }  // namespace
 
+EstimateRequest read_estimate_request(const Arguments& arguments) {
+  EstimateRequest request{.config = arguments.config, .program = arguments.program};
+  request.disk = arguments.value("--disk", "/scratch");
+  if (arguments.has("--world")) {
+    const std::string text = arguments.value("--world");
+    request.world_size = to_number<int64_t>(text).value_or(0);
+    if (request.world_size < 1 || request.world_size > 65536)
+      arguments.refuse(
+          fmt::format("--world is '{}' but must be a whole number from 1 to 65536", text),
+          "--world", "give the number of processes of the job");
+  }
+  if (arguments.has("--limit")) request.limit = arguments.byte_size("--limit");
+  return request;
+}
+
+Mesh mesh_to_estimate(const config::Config& config, int world_size) {
+  Mesh mesh = groups::mesh_of(config, world_size, 0);
+  for (const char* dimension : {"pipeline", "expert"}) {
+    if (mesh.size(dimension) == 1) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("parallel.{0} is {1}, but the memory of ranks that differ in {0} is not "
+                    "estimated",
+                    dimension, mesh.size(dimension)),
+        {.subject = fmt::format("parallel.{}", dimension),
+         .hint = fmt::format("estimate with -o parallel.{}=1", dimension)});
+  }
+  return mesh;
+}
+
 ProgramEstimates::ProgramEstimates(const EstimateRequest& request, const config::Config& config)
     : request_(request),
       config_(config),
-      world_size_(static_cast<int>(request.world_size > 0 ? request.world_size
-                                                          : config.launch.processes)) {}
+      world_size_(
+          static_cast<int>(request.world_size > 0 ? request.world_size : config.launch.processes)) {
+  mesh_to_estimate(config, world_size_);
+}
 
-const estimate::StepLog& ProgramEstimates::log(const std::string& precision,
-                                               const std::string& pattern) {
-  const auto key = std::make_pair(precision, pattern);
-  const auto known = logs_.find(key);
-  if (known != logs_.end()) return known->second;
-  const std::vector<std::string> overrides = {
+const ProgramEstimates::DryRun& ProgramEstimates::run(const std::string& precision,
+                                                      const std::string& pattern,
+                                                      const Mesh* mesh) {
+  std::vector<std::string> overrides = {
       fmt::format("training.mixed_precision={}", precision),
-      fmt::format("memory.activation_checkpointing={}", pattern.empty() ? "[]" : pattern)};
-  return logs_.emplace(key, run_dry(request_.program, request_.config, overrides)).first->second;
+      fmt::format("memory.activation_checkpointing={}", pattern.empty() ? "[]" : pattern),
+      fmt::format("launch.processes={}", world_size_)};
+  if (mesh != nullptr) {
+    for (std::string& override : mesh_overrides(*mesh)) overrides.push_back(std::move(override));
+  }
+  const auto known = runs_.find(overrides);
+  if (known != runs_.end()) return known->second;
+  Finished finished = run_dry(request_.program, request_.config, overrides);
+  DryRun made{.output = std::move(finished.output), .status = finished.status};
+  if (!finished.log.empty()) made.log = estimate::read_step_log(finished.log);
+  return runs_.emplace(std::move(overrides), std::move(made)).first->second;
+}
+
+// If the program fails, its output goes to standard error.
+const estimate::StepLog& ProgramEstimates::log(const std::string& precision,
+                                               const std::string& pattern, const Mesh* mesh) {
+  const DryRun& made = run(precision, pattern, mesh);
+  if (made.log) return *made.log;
+  std::fwrite(made.output.data(), 1, made.output.size(), stderr);
+  throw_no_log(request_.program[0], made.status);
+}
+
+std::string ProgramEstimates::refusal(const std::string& precision, const Mesh& mesh) {
+  const DryRun& made = run(precision, "", &mesh);
+  return made.log ? "" : error_in(made.output);
+}
+
+EstimateRow ProgramEstimates::row(const std::string& setting, const config::BackendConfig& backend,
+                                  const config::MemoryConfig& memory, const std::string& precision,
+                                  const std::string& pattern, const Mesh* mesh) {
+  const estimate::StepLog& made = log(precision, pattern, mesh);
+  const Mesh seen = mesh != nullptr ? *mesh : Mesh(made.mesh, 0);
+  EstimateRow result{
+      .setting = setting,
+      .precision = precision,
+      .checkpointing = pattern,
+      .world_size = world_size_,
+      .mesh = seen,
+      .memory = estimate::estimate_memory(made, backend, estimate::sharing_ranks(seen),
+                                          config_.communication, memory)};
+  count_elements(made, result);
+  return result;
 }
 
 EstimateRow ProgramEstimates::configured() {
-  const std::string pattern = joined(config_.memory.activation_checkpointing);
-  const std::string& precision = config_.training.mixed_precision;
-  return {.setting = setting_name(config_.backend),
-          .precision = precision,
-          .checkpointing = pattern,
-          .world_size = world_size_,
-          .memory = estimate::estimate_memory(log(precision, pattern), config_.backend, world_size_,
-                                              config_.communication, config_.memory)};
+  return row(setting_name(config_.backend), config_.backend, config_.memory,
+             config_.training.mixed_precision, joined(config_.memory.activation_checkpointing),
+             nullptr);
 }
 
 std::string ProgramEstimates::pattern() {
@@ -155,15 +251,9 @@ std::string ProgramEstimates::pattern() {
 }
 
 EstimateRow ProgramEstimates::of(const estimate::Setting& setting, const std::string& precision,
-                                 bool checkpointing) {
-  const std::string patterns = checkpointing ? pattern() : "";
-  return {
-      .setting = setting.name,
-      .precision = precision,
-      .checkpointing = patterns,
-      .world_size = world_size_,
-      .memory = estimate::estimate_memory(log(precision, patterns), apply(setting, config_.backend),
-                                          world_size_, config_.communication)};
+                                 bool checkpointing, const Mesh* mesh) {
+  return row(setting.name, apply(setting, config_.backend), {}, precision,
+             checkpointing ? pattern() : "", mesh);
 }
 
 }  // namespace coupler::cli

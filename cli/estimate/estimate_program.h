@@ -1,14 +1,17 @@
-// The dry runs of one program, one per requested precision and checkpointing pattern, and the
+// The dry runs of one program, one per requested precision, checkpointing pattern and mesh, and the
 // memory that settings need according to them. Single-threaded.
 #pragma once
 
+#include <coupler/processes.h>
+
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/estimate/estimate_report.h"
+#include "cli/text/command.h"
 #include "config/config.h"
 #include "estimate/settings.h"
 #include "estimate/step_log.h"
@@ -24,27 +27,50 @@ struct EstimateRequest {
   std::string disk;                  // the folder of settings that use a disk
 };
 
+// Throws Error(kUsage) naming the option with a wrong value.
+EstimateRequest read_estimate_request(const Arguments& arguments);
+
 class ProgramEstimates {
  public:
-  // Borrows request and config.
+  // Borrows request and config. Throws Error(kConfig) if [parallel] has no mesh of that many ranks.
   ProgramEstimates(const EstimateRequest& request, const config::Config& config);
 
   int world_size() const { return world_size_; }
-  // With the configured backend, checkpointing patterns and precision.
+  // With the configured backend, checkpointing patterns, precision and mesh.
   EstimateRow configured();
-  // precision: "no" or "bf16". checkpointing: of the modules that pattern() names.
-  EstimateRow of(const estimate::Setting& setting, const std::string& precision,
-                 bool checkpointing);
+  // precision: "no" or "bf16". checkpointing: of the modules that pattern() names. mesh: of
+  // world_size() ranks; null: the configured one. Throws Error if the program cannot be run dry
+  // under it, or the backend cannot shard as it says.
+  EstimateRow of(const estimate::Setting& setting, const std::string& precision, bool checkpointing,
+                 const Mesh* mesh = nullptr);
+  // Why the program cannot be run dry under that mesh, in one line; "" if it can.
+  std::string refusal(const std::string& precision, const Mesh& mesh);
   // The configured checkpointing patterns, else the repeated modules of the model; "" for none.
   std::string pattern();
 
  private:
-  const estimate::StepLog& log(const std::string& precision, const std::string& pattern);
+  // How a program ended.
+  struct DryRun {
+    std::optional<estimate::StepLog> log = {};
+    std::string output;  // of a program that made none
+    int status = 0;
+  };
+  const DryRun& run(const std::string& precision, const std::string& pattern, const Mesh* mesh);
+  const estimate::StepLog& log(const std::string& precision, const std::string& pattern,
+                               const Mesh* mesh = nullptr);
+  EstimateRow row(const std::string& setting, const config::BackendConfig& backend,
+                  const config::MemoryConfig& memory, const std::string& precision,
+                  const std::string& pattern, const Mesh* mesh);
 
   const EstimateRequest& request_;
   const config::Config& config_;
   const int world_size_;
-  std::map<std::pair<std::string, std::string>, estimate::StepLog> logs_;
+  // By what the program is run with: overrides of its configuration.
+  std::map<std::vector<std::string>, DryRun> runs_;
 };
+
+// The mesh of world_size ranks that config describes. Throws Error(kConfig) if there is none, and
+// Error(kUnsupported) for dimensions that are not estimated.
+Mesh mesh_to_estimate(const config::Config& config, int world_size);
 
 }  // namespace coupler::cli

@@ -35,6 +35,22 @@ std::string fits_limit(const EstimateRow& row, uint64_t limit) {
   return row.memory.peak <= limit ? "yes" : "no";
 }
 
+// What each dimension larger than 1 divides; "" for a mesh of replicas alone.
+std::string mesh_text(const EstimateRow& row) {
+  const auto size = [&](const char* dimension) { return row.mesh.size(dimension); };
+  if (size("shard") == 1 && size("context") == 1 && size("tensor") == 1) return "";
+  std::vector<std::vector<std::string>> table = {{"dimension", "ranks", "what it divides"}};
+  const auto add = [&](const char* dimension, const std::string& what) {
+    if (size(dimension) > 1) table.push_back({dimension, fmt::format("{}", size(dimension)), what});
+  };
+  add("data", "samples");
+  add("shard", "samples, and of the model what the setting shards");
+  add("context", "sequences: the activations within context_parallel()");
+  add("tensor", fmt::format("layers: {} of {} elements, their gradients and state{}", row.elements,
+                            row.whole_elements, row.activations_counted ? ", activations" : ""));
+  return "\n" + format_table(table);
+}
+
 std::string one(const EstimateRow& row, uint64_t limit) {
   const estimate::MemoryEstimate& memory = row.memory;
   std::string text = fmt::format(
@@ -55,6 +71,7 @@ std::string one(const EstimateRow& row, uint64_t limit) {
     text += fmt::format("\nThe largest unit, {}, is {} when gathered.\n", memory.largest_unit_name,
                         format_byte_size(memory.largest_unit));
   }
+  text += mesh_text(row);
   if (!row.activations_counted) text += kNotCounted;
   if (limit > 0) {
     text += fmt::format("\nIt {} within {}.\n", memory.peak <= limit ? "fits" : "does not fit",
@@ -81,11 +98,23 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
     table.push_back(std::move(cells));
     counted = counted && row.activations_counted;
   }
-  return fmt::format("Each rank of {}: its peak, and the maximum of each part on its own.\n\n{}{}",
-                     rows.front().world_size, format_table(table), counted ? "" : kNotCounted);
+  return fmt::format(
+      "Each rank of {}: its peak, and the maximum of each part on its own.\n\n{}{}{}",
+      rows.front().world_size, format_table(table), mesh_text(rows.front()),
+      counted ? "" : kNotCounted);
 }
 
 }  // namespace
+
+void count_elements(const estimate::StepLog& log, EstimateRow& row) {
+  row.whole_elements = row.elements = 0;
+  for (const estimate::LoggedModel& model : log.models) {
+    for (const estimate::LoggedParameter& p : model.parameters) {
+      row.elements += p.numel();
+      row.whole_elements += p.whole_bytes() / p.element_size;
+    }
+  }
+}
 
 std::string estimate_text(const std::vector<EstimateRow>& rows, uint64_t limit) {
   return rows.size() == 1 ? one(rows[0], limit) : many(rows, limit);
@@ -109,6 +138,9 @@ nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limi
                   {"largest_unit_bytes", memory.largest_unit},
                   {"base_bytes", memory.base},
                   {"heap_bytes", memory.heap}};
+    for (size_t i = 0; i < row.mesh.sizes().size(); ++i)
+      entry["mesh"][Mesh::dimensions()[i]] = row.mesh.sizes()[i];
+    entry["parameters"] = {{"all", row.whole_elements}, {"after_tensor", row.elements}};
     for (const PartName& name : kNames) {
       const auto part = static_cast<size_t>(name.part);
       entry["most_bytes"][name.key] = memory.most[part];

@@ -26,12 +26,9 @@ constexpr MegatronSetting kMegatron[] = {
      "megatron_lm_config.megatron_lm_sequence_parallelism", "false",
      "what is between divided layers is whole on every rank",
      "save memory with memory.activation_checkpointing"},
-    {"--megatron_lm_expert_model_parallel_size N",
-     "megatron_lm_config.megatron_lm_expert_model_parallel_size", "1",
-     "experts are not distributed", "fsdp shards them like other modules"},
     {"--megatron_lm_expert_tensor_parallel_size N",
-     "megatron_lm_config.megatron_lm_expert_tensor_parallel_size", "1", "experts are not split",
-     "fsdp shards them like other modules"},
+     "megatron_lm_config.megatron_lm_expert_tensor_parallel_size", "1",
+     "an expert is whole on its rank", "divide the experts with parallel.expert"},
     {"--megatron_lm_use_custom_fsdp BOOL", "megatron_lm_config.megatron_lm_use_custom_fsdp",
      "false", "Megatron-LM's FSDP is not supported", "use --use_fsdp"},
     {"--megatron_lm_use_distributed_optimizer BOOL",
@@ -164,6 +161,9 @@ std::vector<AccelerateWord> accelerate_megatron_words() {
   words.push_back({"--megatron_lm_context_parallel_size N",
                    {"megatron_lm_config.megatron_lm_context_parallel_size"},
                    as_mesh_size("parallel.context")});
+  words.push_back({"--megatron_lm_expert_model_parallel_size N",
+                   {"megatron_lm_config.megatron_lm_expert_model_parallel_size"},
+                   as_mesh_size("parallel.expert")});
   for (const auto& part : {words_of_tpus(), words_of_other_libraries()})
     words.insert(words.end(), part.begin(), part.end());
   return words;

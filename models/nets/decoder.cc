@@ -15,6 +15,8 @@
 #include <sstream>
 #include <utility>
 
+#include "sharding/decoder_plan.h"
+
 namespace coupler {
 namespace {
 
@@ -294,38 +296,31 @@ class DecoderModel : public LanguageModel {
 
 }  // namespace
 
-// Attention is divided by heads, the MLP by its inner features. The vocabulary is only if it
-// divides: 50,257 tokens do not.
 TensorPlan tensor_plan_of(const DecoderDescription& d, int ranks) {
   const DecoderNames& n = d.names;
-  const std::string block = n.base + "." + n.layers + ".*.";
-  const std::string attention = block + n.attention + ".";
-  const std::string mlp = n.mlp.empty() ? block : block + n.mlp + ".";
+  const sharding::DecoderLayers layers{.base = n.base,
+                                       .layers = n.layers,
+                                       .embedding = n.embedding,
+                                       .head = n.head,
+                                       .attention = n.attention,
+                                       .mlp = n.mlp,
+                                       .query = n.query,
+                                       .key = n.key,
+                                       .value = n.value,
+                                       .output = n.output,
+                                       .fused = d.fused == Fused::kNone ? "" : n.fused,
+                                       .fused_by_head = d.fused == Fused::kByHead,
+                                       .query_norm = n.query_norm,
+                                       .key_norm = n.key_norm,
+                                       .gate = n.gate,
+                                       .up = n.up,
+                                       .down = n.down,
+                                       .vocabulary = d.vocabulary,
+                                       .head_size = d.head,
+                                       .key_heads = d.key_heads};
   TensorPlan plan;
-  const auto add = [&](const std::string& in, const std::string& name, const char* style,
-                       int64_t multiple) {
-    if (!name.empty()) plan.push_back({in + name, style, multiple});
-  };
-  if (d.fused == Fused::kNone) {
-    add(attention, n.query, "colwise", d.head);
-    // All query heads may share one key head.
-    for (const std::string& name : {n.key, n.value})
-      add(attention, name, d.key_heads == 1 ? "shared" : "colwise", d.head);
-  } else if (d.fused == Fused::kByHead) {
-    add(attention, n.fused, "colwise", 3 * d.head);
-  } else {
-    add(attention, n.fused, "colwise/3", d.head);
-  }
-  add(attention, n.output, "rowwise", d.head);
-  add(attention, n.query_norm, "sum_gradients", 1);
-  add(attention, n.key_norm, "sum_gradients", 1);
-  add(mlp, n.gate, "colwise", 1);
-  add(mlp, n.up, "colwise", 1);
-  add(mlp, n.down, "rowwise", 1);
-  if (d.vocabulary % ranks == 0) {
-    add(n.base + ".", n.embedding, "vocab", 1);
-    add("", n.head, "colwise_gather", 1);
-  }
+  for (const sharding::PlanRule& rule : sharding::plan_of_decoder(layers, ranks))
+    plan.push_back({rule.pattern, rule.style, rule.multiple});
   return plan;
 }
 

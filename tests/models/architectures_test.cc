@@ -9,6 +9,7 @@
 #include <coupler/big_model.h>
 #include <coupler/language_model.h>
 #include <coupler/state_dict.h>
+#include <coupler/tensor_parallel.h>
 #include <coupler/text.h>
 
 #include <algorithm>
@@ -20,8 +21,11 @@
 #include <string>
 #include <vector>
 
+#include "estimate/divide_layers.h"
 #include "estimate/transformer.h"
 #include "fixture.h"
+#include "sharding/decoder_plan.h"
+#include "sharding/model_division.h"
 
 namespace coupler {
 namespace {
@@ -134,6 +138,44 @@ TEST_P(Architectures, Estimate_KnowsTheParameters) {
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   for (const auto& parameter : estimate::transformer_of(text, "config.json").parameters)
     estimated[parameter.name] = parameter.sizes;
+  EXPECT_EQ(estimated, own);
+}
+
+// The plan that `coupler estimate` has of a config.json divides as the model's own does.
+TEST_P(Architectures, Estimate_DividesAsTheModel) {
+  constexpr int kRanks = 2;
+  const auto model = make_language_model(ModelConfig::open(folder));
+  std::vector<sharding::PlannedLayers> plan;
+  const auto* const layers = dynamic_cast<const TensorParallelLayers*>(model.get());
+  ASSERT_NE(layers, nullptr);
+  for (const TensorRule& rule : layers->tensor_plan(kRanks))
+    plan.push_back(sharding::planned_layers({rule.pattern, rule.style, rule.multiple}));
+  sharding::PlannedModel planned;
+  for (const auto& item : model->named_modules())
+    planned.modules.push_back({item.key(), item.value()->name()});
+  std::map<const void*, std::string> first;
+  for (const auto& item : model->named_parameters()) {
+    const auto [known, is_new] = first.try_emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (is_new) {
+      planned.parameters.push_back({item.key(), item.value().sizes().vec()});
+    } else {
+      planned.aliases.emplace_back(item.key(), known->second);
+    }
+  }
+  std::map<std::string, std::vector<int64_t>> own, estimated;
+  for (const auto& [index, division] :
+       sharding::divide_model(planned, {plan}, kRanks, 0).parameters)
+    own[planned.parameters[index].name] = division.part_sizes();
+  std::ifstream in(folder + "/config.json");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  estimate::LoggedModel logged = estimate::transformer_of(text, "config.json");
+  estimate::divide_layers(logged, {estimate::plan_of_transformer(text, "config.json", kRanks)},
+                          kRanks);
+  for (const auto& parameter : logged.parameters) {
+    if (parameter.divided())
+      estimated[parameter.name] = {parameter.sizes.begin(), parameter.sizes.end()};
+  }
+  EXPECT_FALSE(own.empty());
   EXPECT_EQ(estimated, own);
 }
 

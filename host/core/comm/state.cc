@@ -119,7 +119,7 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
       recorder(std::move(recorder_in)),
       sent(static_cast<size_t>(world_size)),
       received(static_cast<size_t>(world_size)) {
-  if (world_size == 1) return;
+  if (store == nullptr) return;
   notifier = std::make_unique<FailureNotifier>(recorder.get(), store, rank, world_size);
   watchdog = std::make_unique<Watchdog>(*this);
   if (peers) peers->add_activity(this, [this] { return activity(); });

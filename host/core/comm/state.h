@@ -123,7 +123,8 @@ struct CommunicatorState {
   // the host's, which can name the missing ranks, comes first.
   const int64_t operation_timeout_ns;
 
-  std::shared_ptr<store::Store> store;        // of this communicator; null if the world size is 1
+  // Of this communicator; null if the world size is 1, or the other ranks are made up.
+  std::shared_ptr<store::Store> store;
   const std::vector<int> world_ranks;         // of the job, by rank of this communicator
   const std::shared_ptr<store::Peers> peers;  // null if they are not watched
   std::shared_ptr<RawCommunicator> backend;
@@ -131,8 +132,8 @@ struct CommunicatorState {
   const db_communicator_functions* const functions;
   const std::shared_ptr<const DeviceMemory> device;  // null: host memory only
   const bool on_streams;                             // the backend takes its memory
-  std::unique_ptr<FlightRecorder> recorder;          // null: world 1 or several machines
-  std::unique_ptr<FailureNotifier> notifier;         // null: world 1
+  std::unique_ptr<FlightRecorder> recorder;          // null: no store, or several machines
+  std::unique_ptr<FailureNotifier> notifier;         // null: no store
 
   std::mutex submit_mutex;
   uint64_t sequence = 0, chain = 0, splits = 0, verifications = 0;
@@ -149,7 +150,7 @@ struct CommunicatorState {
   mutable std::mutex error_mutex;
   std::optional<Error> error;
 
-  std::unique_ptr<Watchdog> watchdog;  // last: it ends first; null if the world size is 1
+  std::unique_ptr<Watchdog> watchdog;  // last: it ends first; null: no store
 
  private:
   void announce(const Operation& operation, const db_op* op);

@@ -89,6 +89,9 @@ ModelSimulation::ModelSimulation(MemoryLedger& ledger, const StepLog& log, const
       pool_(ledger, plan.optimizer_buffers >= 0 || plan.parameter_buffers >= 0),
       disk_pool_(ledger, true),
       parameter_disk_pool_(ledger, true),
+      in_memory_(!plan.sharded() ||
+                 std::any_of(model.parameters.begin(), model.parameters.end(),
+                             [](const LoggedParameter& p) { return p.divided(); })),
       unit_of_(model.parameters.size(), kNone),
       part_of_(model.parameters.size(), kNone) {
   for (const EstimateUnit& unit : plan.units) {
@@ -191,10 +194,18 @@ void ModelSimulation::keep_squares(uint64_t bytes) {
 void ModelSimulation::prepare() {
   // As the program made them, or as they are materialized: one by one.
   std::vector<Block> before(model_.parameters.size());
-  for (size_t p = 0; p < before.size(); ++p) {
-    if (!plan_.sharded() || model_.parameters[p].in_memory) {
-      before[p] = ledger_.take(MemoryCategory::kParameters, model_.parameters[p].bytes());
+  const auto take_whole = [&](bool in_memory) {
+    for (size_t p = 0; p < before.size(); ++p) {
+      const LoggedParameter& parameter = model_.parameters[p];
+      if (parameter.in_memory != in_memory) continue;
+      before[p] = ledger_.take(MemoryCategory::kParameters, parameter.whole_bytes());
+      if (!in_memory) divide(p, before[p]);
     }
+  };
+  take_whole(/*in_memory=*/true);
+  if (in_memory_) take_whole(/*in_memory=*/false);
+  for (size_t p = 0; p < before.size(); ++p) {
+    if (model_.parameters[p].in_memory) divide(p, before[p]);
   }
   make_disks();
   if (plan_.sharded()) {
@@ -208,6 +219,15 @@ void ModelSimulation::prepare() {
       if (trains(p)) ledger_.give_back(before[p]);
     }
   }
+}
+
+// tensor_parallel/divide.cc, take_value: a copy of the part takes the place of the whole.
+void ModelSimulation::divide(size_t parameter, Block& whole) {
+  if (!model_.parameters[parameter].divided()) return;
+  const Block part =
+      ledger_.take(MemoryCategory::kParameters, model_.parameters[parameter].bytes());
+  ledger_.give_back(whole);
+  whole = part;
 }
 
 // residency/offloaded_memory.cc
@@ -280,9 +300,10 @@ void ModelSimulation::take_values(std::vector<Block>& before) {
   for (size_t p = 0; p < before.size(); ++p) {
     const LoggedParameter& parameter = model_.parameters[p];
     Block whole;
-    if (!parameter.in_memory) whole = ledger_.take(MemoryCategory::kParameters, parameter.bytes());
+    const bool materialized = before[p].taken;
+    if (!materialized) whole = ledger_.take(MemoryCategory::kParameters, parameter.bytes());
     if (unit_of_[p] == kNone) {
-      if (!parameter.in_memory) before[p] = std::exchange(whole, {});
+      if (!materialized) before[p] = std::exchange(whole, {});
     } else if (const size_t block = units_[unit_of_[p]].parameters_block; block != kNone) {
       parameter_disk_->use(block);
       parameter_disk_->write(block);

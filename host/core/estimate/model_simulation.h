@@ -48,6 +48,7 @@ class ModelSimulation {
 
   // Takes a block that is never given back.
   void keep(MemoryCategory part, uint64_t bytes) { ledger_.take(part, bytes); }
+  void divide(size_t parameter, MemoryLedger::Block& whole);
   void make_flat(const std::vector<size_t>& parameters, bool gradients);
   void keep_compression(const std::vector<size_t>& slots, uint64_t bytes);
   void keep_squares(uint64_t bytes);
@@ -72,6 +73,9 @@ class ModelSimulation {
   std::vector<uint64_t> flat_bytes_;         // of memory that an optimizer has state for
   std::vector<std::vector<size_t>> pieces_;  // of an unsharded model's optimizer state, on the disk
   PoolModel pool_, disk_pool_, parameter_disk_pool_;
+  // Whether all parameters are before the strategy gets them, although they may have been made
+  // without memory.
+  bool in_memory_ = false;
   std::unique_ptr<ResidencyModel> residency_, optimizer_disk_, parameter_disk_;
   std::vector<Unit> units_;
   std::vector<size_t> unit_of_, part_of_;  // by parameter; kNone: in no unit

@@ -17,28 +17,6 @@
 namespace coupler::estimate {
 namespace {
 
-// A base that only provides its rank and size; it transfers nothing.
-constexpr db_communicator_functions kMadeUp = {
-    .struct_size = sizeof(db_communicator_functions),
-    .supports = [](const db_communicator*, const db_op*, int32_t* score) -> db_status {
-      *score = 0;
-      return DB_OK;
-    },
-    .submit = [](db_communicator*, const db_op*, db_request** request, db_error*) -> db_status {
-      *request = nullptr;
-      return DB_ERR_UNSUPPORTED;
-    },
-    .test = [](db_request*, db_error*) -> db_status { return DB_ERR_UNSUPPORTED; },
-    .wait_host = [](db_request*, int64_t, db_error*) -> db_status { return DB_ERR_UNSUPPORTED; },
-    .wait_stream = nullptr,
-    .release = [](db_request*) {},
-    .split = nullptr,
-    .async_error = [](const db_communicator*, db_error*) -> db_status { return DB_OK; },
-    .abort = [](db_communicator*) -> db_status { return DB_ERR_UNSUPPORTED; },
-    .destroy = [](db_communicator*) {},
-    .get_extension = nullptr,
-};
-
 // The description refers to the model's own strings.
 void describe(const LoggedModel& model, sharding::ModelDescription& description) {
   for (const LoggedModule& module : model.modules) {
@@ -54,7 +32,8 @@ class MadeUpRank {
  public:
   MadeUpRank(const DistributedBackend& table, const comm::PluginOptions& options, int rank,
              int world_size)
-      : table_(table), base_{sizeof(db_communicator), &kMadeUp, rank, world_size} {
+      : table_(table),
+        base_{sizeof(db_communicator), &plugin::made_up_functions(), rank, world_size} {
     db_base base = {.struct_size = sizeof(db_base), .role = "world", .communicator = &base_};
     const db_base* const bases[] = {&base};
     const db_communicator_params params = {

@@ -12,9 +12,11 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.h"
 #include "base/units.h"
 #include "estimate/plan.h"
 #include "estimate/simulate.h"
+#include "groups/mesh.h"
 #include "plugin/probe.h"
 #include "plugin/resolve.h"
 
@@ -124,20 +126,43 @@ config::BackendConfig apply(const Setting& setting, const config::BackendConfig&
   return result;
 }
 
+SharingRanks sharing_ranks(const Mesh& mesh) {
+  return {.averaging = groups::group_size(mesh, groups::kGradients),
+          .sharding = groups::group_size(mesh, groups::kShard)};
+}
+
+namespace {
+
+// What one of these ranks does with a model.
+EstimatePlan plan_of_rank(const config::BackendConfig& config, const LoggedModel& model, int rank,
+                          const SharingRanks& ranks) {
+  const bool grouped = ranks.sharding > 1;
+  const int sharing = grouped ? ranks.sharding : ranks.averaging;
+  EstimatePlan plan{.world_size = sharing, .rank = rank, .group_rank = rank, .group_size = sharing};
+  if (config.use != "auto") plan = plan_for(config, model, rank, sharing);
+  if (!grouped || (plan.sharded() && plan.group_size == sharing)) return plan;
+  fail_config(fmt::format("parallel.shard is {}, but the backend '{}' {}", sharing, config.use,
+                          !plan.sharded()
+                              ? std::string("shards no model")
+                              : fmt::format("shards among groups of {} ranks", plan.group_size)),
+              "parallel.shard",
+              "set backend.use and its options to what shards over all ranks of a group (`coupler "
+              "plugins` lists the backends), or use parallel.data for replicas");
+}
+
+}  // namespace
+
 MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& config,
-                               int world_size, const config::CommunicationConfig& communication,
+                               const SharingRanks& ranks,
+                               const config::CommunicationConfig& communication,
                                const config::MemoryConfig& memory) {
   MemoryEstimate most;
+  const int sharing = ranks.sharding > 1 ? ranks.sharding : ranks.averaging;
   // Shards are rounded up for the first ranks; the last rank may get the rest.
-  std::set<int> ranks = {0, world_size - 1};
-  for (const int rank : ranks) {
+  for (const int rank : std::set<int>{0, sharing - 1}) {
     std::vector<EstimatePlan> plans;
     for (const LoggedModel& model : log.models) {
-      plans.push_back(config.use == "auto" ? EstimatePlan{.world_size = world_size,
-                                                          .rank = rank,
-                                                          .group_rank = rank,
-                                                          .group_size = world_size}
-                                           : plan_for(config, model, rank, world_size));
+      plans.push_back(plan_of_rank(config, model, rank, ranks));
       plans.back().communication = communication;
       if (plans.back().sharded() || memory.offload_optimizer_device != "nvme") continue;
       plans.back().optimizer_buffers = static_cast<int>(memory.offload_optimizer_buffer_count);

@@ -2,6 +2,8 @@
 // memory each needs on a rank. Pure functions, except that they load plugins.
 #pragma once
 
+#include <coupler/processes.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,10 +39,19 @@ std::vector<Setting> known_settings(const config::BackendConfig& backend,
 // The setting as a program's configuration; the other options of its backend in config stay.
 config::BackendConfig apply(const Setting& setting, const config::BackendConfig& config);
 
-// The most that any of `world_size` ranks needs. An "auto" backend does not shard models. memory:
-// where the optimizer state of unsharded models is.
+// The ranks with which one rank shares a model.
+struct SharingRanks {
+  int averaging = 1;  // average the gradients of what they hold
+  int sharding = 1;   // of these, a group of parallel.shard; 1: the backend's options say
+};
+SharingRanks sharing_ranks(const Mesh& mesh);
+
+// The most that any of these ranks needs. An "auto" backend does not shard models. memory: where
+// the optimizer state of unsharded models is. Throws Error(kConfig) if parallel.shard is set but
+// the backend does not shard over such groups.
 MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& config,
-                               int world_size, const config::CommunicationConfig& communication,
+                               const SharingRanks& ranks,
+                               const config::CommunicationConfig& communication,
                                const config::MemoryConfig& memory = {});
 
 // The pattern of module names for memory.activation_checkpointing that selects the model's largest

@@ -9,6 +9,8 @@ namespace coupler::estimate {
 
 using nlohmann::json;
 
+constexpr int kVersion = 2;
+
 // What a log has many of is an array; nlohmann::json finds these functions by their names.
 static void to_json(json& value, const LoggedModule& module) {
   value = json::array({module.name, module.type, module.parent});
@@ -17,10 +19,12 @@ static void from_json(const json& value, LoggedModule& module) {
   module = {value.at(0), value.at(1), value.at(2)};
 }
 static void to_json(json& value, const LoggedParameter& p) {
-  value = {p.name, p.module, p.sizes, p.dtype, p.element_size, p.trainable, p.in_memory};
+  value = {p.name,         p.module,    p.sizes,     p.dtype,
+           p.element_size, p.trainable, p.in_memory, p.whole_numel};
 }
 static void from_json(const json& value, LoggedParameter& p) {
-  p = {value.at(0), value.at(1), value.at(2), value.at(3), value.at(4), value.at(5), value.at(6)};
+  p = {value.at(0), value.at(1), value.at(2), value.at(3),
+       value.at(4), value.at(5), value.at(6), value.at(7)};
 }
 static void to_json(json& value, const StepEvent& event) {
   value = {static_cast<int>(event.kind), event.index, event.storage, event.bytes};
@@ -32,7 +36,7 @@ static void from_json(const json& value, StepEvent& event) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoggedModel, name, first_parameter, modules, parameters)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLog, mixed_precision, activation_checkpointing, models,
                                    buffer_bytes, base_bytes, optimizer, optimizer_fused,
-                                   optimizer_factor, initial, events)
+                                   optimizer_factor, initial, events, mesh)
 
 uint64_t LoggedParameter::numel() const {
   uint64_t result = 1;
@@ -56,14 +60,15 @@ uint64_t StepLog::trainable_bytes() const {
 
 std::string write_step_log(const StepLog& log) {
   json result = log;
-  result["version"] = 1;
+  result["version"] = kVersion;
   return result.dump();
 }
 
 StepLog read_step_log(const std::string& text) {
   try {
     const json value = json::parse(text);
-    if (value.at("version") != 1) throw std::runtime_error("another version of Coupler wrote it");
+    if (value.at("version") != kVersion)
+      throw std::runtime_error("another version of Coupler wrote it");
     return value.get<StepLog>();
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kInternal,

@@ -3,6 +3,9 @@
 // by `coupler estimate`.
 #pragma once
 
+#include <coupler/processes.h>
+
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,9 +26,13 @@ struct LoggedParameter {
   uint64_t element_size = 4;
   bool trainable = true;
   bool in_memory = true;  // before prepare(); false if built inside EmptyWeights
+  // Of the whole parameter, if sizes are those of this rank's part of it; 0 if it is not divided.
+  uint64_t whole_numel = 0;
 
+  bool divided() const { return whole_numel != 0; }
   uint64_t numel() const;
   uint64_t bytes() const { return numel() * element_size; }
+  uint64_t whole_bytes() const { return (divided() ? whole_numel : numel()) * element_size; }
 };
 
 struct LoggedModel {
@@ -63,6 +70,9 @@ struct StepLog {
   double optimizer_factor = 0;  // bytes of state per byte of trainable parameters
   uint64_t initial = 0;  // the first events, which only list what exists when the step begins
   std::vector<StepEvent> events;
+  // The job's mesh (Mesh::Sizes), of which the process was rank 0: its layers are divided over
+  // tensor, its sequences over context.
+  std::array<int, Mesh::kDimensions> mesh = {1, 1, 1, 1, 1, 1};
 
   uint64_t parameter_count() const;
   uint64_t trainable_bytes() const;

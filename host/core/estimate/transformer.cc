@@ -5,14 +5,20 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "sharding/decoder_plan.h"
 
 namespace coupler::estimate {
 namespace {
 
 using nlohmann::json;
+
+int64_t signed_of(uint64_t number) { return static_cast<int64_t>(number); }
 
 // Reads a config.json and collects the parameters it implies.
 class Builder {
@@ -50,16 +56,45 @@ class Builder {
     add(name + ".weight", {out, in});
     if (bias) add(name + ".bias", {out});
   }
+  // Likewise, with W as [in, out].
+  void conv1d(const std::string& name, uint64_t in, uint64_t out) {
+    add(name + ".weight", {in, out});
+    add(name + ".bias", {out});
+    types_[name] = "Conv1D";
+  }
+  void embedding(const std::string& name, uint64_t words, uint64_t width) {
+    add(name + ".weight", {words, width});
+    types_[name] = "Embedding";
+  }
   void norm(const std::string& name, uint64_t width, bool bias = true) {
     add(name + ".weight", {width});
     if (bias) add(name + ".bias", {width});
   }
-  std::vector<LoggedParameter> take() { return std::move(parameters_); }
+  // How the layers are divided over a tensor group; without it, they are not.
+  void decoder(sharding::DecoderLayers layers, uint64_t words, uint64_t head_size,
+               uint64_t key_heads) {
+    layers.vocabulary = signed_of(words);
+    layers.head_size = signed_of(std::max<uint64_t>(head_size, 1));
+    layers.key_heads = signed_of(key_heads);
+    decoder_ = std::move(layers);
+  }
+
+  LoggedModel model(const std::string& name) {
+    LoggedModel result = model_of_parameters(name, std::move(parameters_));
+    for (LoggedModule& module : result.modules) {
+      const auto type = types_.find(module.name);
+      if (type != types_.end()) module.type = type->second;
+    }
+    return result;
+  }
+  const std::optional<sharding::DecoderLayers>& decoder() const { return decoder_; }
 
  private:
   const json& config_;
   const std::string& file_;
   std::vector<LoggedParameter> parameters_;
+  std::map<std::string, std::string> types_;  // of modules, if plans ask for them
+  std::optional<sharding::DecoderLayers> decoder_;
 };
 
 // modeling_llama.py, and how modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
@@ -84,7 +119,7 @@ void llama(Builder& b, const LlamaKind& kind) {
   const bool bias = b.flag("attention_bias", kind.attention_bias);
   const bool mlp_bias = b.flag("mlp_bias", false);
   const bool out_bias = !kind.attention_bias && bias;  // qwen2 has none at o_proj
-  b.add("model.embed_tokens.weight", {words, width});
+  b.embedding("model.embed_tokens", words, width);
   for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
     b.linear(layer + "self_attn.q_proj", heads * size, width, bias);
@@ -106,37 +141,53 @@ void llama(Builder& b, const LlamaKind& kind) {
     }
   }
   b.norm("model.norm", width, false);
-  if (!b.flag("tie_word_embeddings", kind.ties)) b.linear("lm_head", words, width, false);
+  const bool tied = b.flag("tie_word_embeddings", kind.ties);
+  if (!tied) b.linear("lm_head", words, width, false);
+  b.decoder({.head = tied ? "" : "lm_head",
+             .query_norm = kind.head_norms ? "q_norm" : "",
+             .key_norm = kind.head_norms ? "k_norm" : "",
+             .gate = "gate_proj",
+             .up = "up_proj",
+             .down = "down_proj"},
+            words, size, keys);
 }
 
 // modeling_gpt2.py; its Conv1D has weights as [in, out].
 void gpt2(Builder& b) {
   const uint64_t width = b.number("n_embd"), inner = b.number("n_inner", 4 * width);
   const uint64_t words = b.number("vocab_size");
-  b.add("transformer.wte.weight", {words, width});
-  b.add("transformer.wpe.weight", {b.number("n_positions"), width});
+  b.embedding("transformer.wte", words, width);
+  b.embedding("transformer.wpe", b.number("n_positions"), width);
   for (uint64_t i = 0; i < b.number("n_layer"); ++i) {
     const std::string layer = fmt::format("transformer.h.{}.", i);
     b.norm(layer + "ln_1", width);
-    b.add(layer + "attn.c_attn.weight", {width, 3 * width});
-    b.add(layer + "attn.c_attn.bias", {3 * width});
-    b.add(layer + "attn.c_proj.weight", {width, width});
-    b.add(layer + "attn.c_proj.bias", {width});
+    b.conv1d(layer + "attn.c_attn", width, 3 * width);
+    b.conv1d(layer + "attn.c_proj", width, width);
     b.norm(layer + "ln_2", width);
-    b.add(layer + "mlp.c_fc.weight", {width, inner});
-    b.add(layer + "mlp.c_fc.bias", {inner});
-    b.add(layer + "mlp.c_proj.weight", {inner, width});
-    b.add(layer + "mlp.c_proj.bias", {width});
+    b.conv1d(layer + "mlp.c_fc", width, inner);
+    b.conv1d(layer + "mlp.c_proj", inner, width);
   }
   b.norm("transformer.ln_f", width);
-  if (!b.flag("tie_word_embeddings", true)) b.linear("lm_head", words, width, false);
+  const bool tied = b.flag("tie_word_embeddings", true);
+  if (!tied) b.linear("lm_head", words, width, false);
+  const uint64_t heads = b.number("n_head", 12);
+  b.decoder({.base = "transformer",
+             .layers = "h",
+             .embedding = "wte",
+             .head = tied ? "" : "lm_head",
+             .attention = "attn",
+             .output = "c_proj",
+             .fused = "c_attn",
+             .up = "c_fc",
+             .down = "c_proj"},
+            words, width / heads, heads);
 }
 
 // modeling_gptj.py
 void gptj(Builder& b) {
   const uint64_t width = b.number("n_embd"), inner = b.number("n_inner", 4 * width);
   const uint64_t words = b.number("vocab_size");
-  b.add("transformer.wte.weight", {words, width});
+  b.embedding("transformer.wte", words, width);
   for (uint64_t i = 0; i < b.number("n_layer"); ++i) {
     const std::string layer = fmt::format("transformer.h.{}.", i);
     b.norm(layer + "ln_1", width);
@@ -148,6 +199,15 @@ void gptj(Builder& b) {
   }
   b.norm("transformer.ln_f", width);
   b.linear("lm_head", words, width, true);
+  const uint64_t heads = b.number("n_head", 16);
+  b.decoder({.base = "transformer",
+             .layers = "h",
+             .embedding = "wte",
+             .attention = "attn",
+             .output = "out_proj",
+             .up = "fc_in",
+             .down = "fc_out"},
+            words, width / heads, heads);
 }
 
 // modeling_gpt_neox.py
@@ -155,7 +215,7 @@ void gpt_neox(Builder& b) {
   const uint64_t width = b.number("hidden_size"), inner = b.number("intermediate_size");
   const uint64_t words = b.number("vocab_size");
   const bool bias = b.flag("attention_bias", true);
-  b.add("gpt_neox.embed_in.weight", {words, width});
+  b.embedding("gpt_neox.embed_in", words, width);
   for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
     const std::string layer = fmt::format("gpt_neox.layers.{}.", i);
     b.norm(layer + "input_layernorm", width);
@@ -166,7 +226,19 @@ void gpt_neox(Builder& b) {
     b.linear(layer + "mlp.dense_4h_to_h", width, inner, true);
   }
   b.norm("gpt_neox.final_layer_norm", width);
-  if (!b.flag("tie_word_embeddings", false)) b.linear("embed_out", words, width, false);
+  const bool tied = b.flag("tie_word_embeddings", false);
+  if (!tied) b.linear("embed_out", words, width, false);
+  const uint64_t heads = b.number("num_attention_heads", 64);
+  b.decoder({.base = "gpt_neox",
+             .embedding = "embed_in",
+             .head = tied ? "" : "embed_out",
+             .attention = "attention",
+             .output = "dense",
+             .fused = "query_key_value",
+             .fused_by_head = true,
+             .up = "dense_h_to_4h",
+             .down = "dense_4h_to_h"},
+            words, width / heads, heads);
 }
 
 // modeling_phi.py
@@ -174,7 +246,7 @@ void phi(Builder& b) {
   const uint64_t width = b.number("hidden_size"), inner = b.number("intermediate_size");
   const uint64_t heads = b.number("num_attention_heads"), size = width / heads;
   const uint64_t keys = b.number("num_key_value_heads", heads), words = b.number("vocab_size");
-  b.add("model.embed_tokens.weight", {words, width});
+  b.embedding("model.embed_tokens", words, width);
   for (uint64_t i = 0; i < b.number("num_hidden_layers"); ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
     b.linear(layer + "self_attn.q_proj", heads * size, width, true);
@@ -190,11 +262,20 @@ void phi(Builder& b) {
     b.norm(layer + "input_layernorm", width);
   }
   b.norm("model.final_layernorm", width);
-  if (b.flag("tie_word_embeddings", false)) {
+  const bool tied = b.flag("tie_word_embeddings", false);
+  if (tied) {
     b.add("lm_head.bias", {words});
   } else {
     b.linear("lm_head", words, width, true);
   }
+  const bool norms = b.flag("qk_layernorm", false);
+  b.decoder({.head = tied ? "" : "lm_head",
+             .output = "dense",
+             .query_norm = norms ? "q_layernorm" : "",
+             .key_norm = norms ? "k_layernorm" : "",
+             .up = "fc1",
+             .down = "fc2"},
+            words, size, keys);
 }
 
 // modeling_opt.py; the table of positions has two more rows than there are positions.
@@ -205,8 +286,8 @@ void opt(Builder& b) {
   const auto norm = [&](const std::string& name) {
     if (b.flag("layer_norm_elementwise_affine", true)) b.norm(name, width);
   };
-  b.add("model.decoder.embed_tokens.weight", {words, narrow});
-  b.add("model.decoder.embed_positions.weight", {b.number("max_position_embeddings") + 2, width});
+  b.embedding("model.decoder.embed_tokens", words, narrow);
+  b.embedding("model.decoder.embed_positions", b.number("max_position_embeddings") + 2, width);
   if (narrow != width) {
     b.linear("model.decoder.project_out", narrow, width, false);
     b.linear("model.decoder.project_in", width, narrow, false);
@@ -221,7 +302,16 @@ void opt(Builder& b) {
     b.linear(layer + "fc2", width, inner, bias);
     norm(layer + "final_layer_norm");
   }
-  if (!b.flag("tie_word_embeddings", true)) b.linear("lm_head", words, narrow, false);
+  const bool tied = b.flag("tie_word_embeddings", true);
+  if (!tied) b.linear("lm_head", words, narrow, false);
+  const uint64_t heads = b.number("num_attention_heads", 12);
+  b.decoder({.base = "model.decoder",
+             .head = tied ? "" : "lm_head",
+             .mlp = "",
+             .output = "out_proj",
+             .up = "fc1",
+             .down = "fc2"},
+            words, width / heads, heads);
 }
 
 // modeling_bert.py and modeling_roberta.py: their masked language models, whose decoder is the
@@ -310,7 +400,11 @@ LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParam
   return model;
 }
 
-LoggedModel transformer_of(const std::string& text, const std::string& file) {
+namespace {
+
+// Reads a config.json: calls take(builder, model type).
+template <class Take>
+auto read_transformer(const std::string& text, const std::string& file, const Take& take) {
   const json config = json::parse(text, nullptr, false);
   if (!config.is_object()) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: not a JSON object", file),
@@ -331,7 +425,25 @@ LoggedModel transformer_of(const std::string& text, const std::string& file) {
   }
   Builder builder(config, file);
   family->second(builder);
-  return model_of_parameters(name, builder.take());
+  return take(builder, name);
+}
+
+}  // namespace
+
+LoggedModel transformer_of(const std::string& text, const std::string& file) {
+  return read_transformer(
+      text, file, [](Builder& builder, const std::string& name) { return builder.model(name); });
+}
+
+std::vector<sharding::PlannedLayers> plan_of_transformer(const std::string& text,
+                                                         const std::string& file, int ranks) {
+  return read_transformer(text, file, [&](Builder& builder, const std::string&) {
+    std::vector<sharding::PlannedLayers> plan;
+    if (!builder.decoder()) return plan;
+    for (const sharding::PlanRule& rule : sharding::plan_of_decoder(*builder.decoder(), ranks))
+      plan.push_back(sharding::planned_layers(rule));
+    return plan;
+  });
 }
 
 }  // namespace coupler::estimate

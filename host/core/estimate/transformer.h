@@ -3,8 +3,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "estimate/step_log.h"
+#include "sharding/tensor_plan.h"
 
 namespace coupler::estimate {
 
@@ -12,6 +14,11 @@ namespace coupler::estimate {
 // Throws Error(kUnsupported) listing the known values of model_type, Error(kInvalidArgument) naming
 // a key that is missing or wrong.
 LoggedModel transformer_of(const std::string& text, const std::string& file);
+
+// How the layers of that model are divided over a tensor group, as the model of the same name in
+// coupler/language_model.h is. Empty: it has no plan. Throws as transformer_of.
+std::vector<sharding::PlannedLayers> plan_of_transformer(const std::string& text,
+                                                         const std::string& file, int ranks);
 
 // A model with the modules that the parameters' dotted names imply; their types are unknown.
 LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParameter> parameters);

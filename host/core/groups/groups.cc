@@ -6,7 +6,7 @@ namespace coupler::groups {
 
 Groups::Groups(const Mesh& mesh, std::shared_ptr<comm::Communicator> world)
     : mesh_(mesh), world_(std::move(world)) {
-  kept_[larger_than_1(mesh_, kWorld)] = world_;
+  if (group_size(mesh_, kWorld) == world_->size()) kept_[larger_than_1(mesh_, kWorld)] = world_;
 }
 
 std::shared_ptr<comm::Communicator> Groups::get(Dimensions dimensions) {
@@ -18,6 +18,8 @@ std::shared_ptr<comm::Communicator> Groups::get(Dimensions dimensions) {
 
 std::shared_ptr<comm::Communicator> Groups::make(Dimensions dimensions,
                                                  const std::string& purpose) {
+  const int size = group_size(mesh_, dimensions);
+  if (size > world_->size()) return comm::Communicator::made_up(purpose, size);
   return world_->split(group_number(mesh_, dimensions), world_->rank(), purpose);
 }
 

@@ -165,6 +165,14 @@ Mesh mesh_of(const config::Config& config, int world_size, int rank) {
   return {result, rank};
 }
 
+Mesh within_replica(const Mesh& mesh) {
+  Mesh::Sizes sizes = mesh.sizes();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if ((bit(i) & (kData | kShard)) != 0) sizes[i] = 1;
+  }
+  return {sizes, 0};
+}
+
 std::string describe(const Mesh& mesh) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < mesh.sizes().size(); ++i) {

@@ -23,6 +23,9 @@ class Plugin {
   // The one-process backend that is part of the host: world 1, host memory, every operation.
   static Plugin single();
 
+  // For dry runs: see made_up_backend.
+  static Plugin made_up();
+
   // Loads backend.use. "auto" is not accepted here (the launcher resolves it, see resolve_auto). A
   // name is searched in backend.plugin_path, COUPLER_PLUGIN_PATH (colon-separated, ignored in a
   // privileged process), next to libcoupler or the coupler program (../lib/coupler), and in the
@@ -82,5 +85,11 @@ void check_table(const DistributedBackend& table, const std::string& path);
 // operation; each is a copy, a scaling, or a message to itself. Its communicators are those of the
 // template that `coupler new plugin --lang c++` copies (api/template/plugin_cpp/cpp_self).
 const DistributedBackend& single_backend();
+
+// "made_up": communicators of which only this rank exists. Every operation is complete at once and
+// touches no memory, so that a dry run may give it tensors without memory. Not listed, nor found by
+// name. The functions are also for what only asks a communicator for its rank and size.
+const DistributedBackend& made_up_backend();
+const db_communicator_functions& made_up_functions();
 
 }  // namespace coupler::plugin

@@ -11,18 +11,43 @@
 
 namespace coupler::sharding {
 
-std::vector<PipelineStep> inference_schedule(int64_t micro_batches) {
+namespace {
+
+// All steps of one kind in their order, which is the same on every stage.
+std::vector<PipelineStep> passes(StepKind kind, int stages, int64_t micro_batches,
+                                 int virtual_stages) {
   std::vector<PipelineStep> result;
-  for (int64_t i = 0; i < micro_batches; ++i) result.push_back({StepKind::kForward, i});
+  for (int64_t first = 0; first < micro_batches; first += stages) {
+    const int64_t end = std::min(first + stages, micro_batches);
+    for (int turn = 0; turn < virtual_stages; ++turn) {
+      const int place = kind == StepKind::kForward ? turn : virtual_stages - 1 - turn;
+      for (int64_t i = first; i < end; ++i) result.push_back({kind, i, place});
+    }
+  }
   return result;
 }
 
-std::vector<PipelineStep> training_schedule(int stage, int stages, int64_t micro_batches) {
-  const int64_t ahead = std::min<int64_t>(stages - 1 - stage, micro_batches);
-  std::vector<PipelineStep> result = inference_schedule(ahead);
-  for (int64_t i = 0; i < micro_batches; ++i) {
-    if (ahead + i < micro_batches) result.push_back({StepKind::kForward, ahead + i});
-    result.push_back({StepKind::kBackward, i});
+}  // namespace
+
+std::vector<PipelineStep> inference_schedule(int stages, int64_t micro_batches,
+                                             int virtual_stages) {
+  return passes(StepKind::kForward, stages, micro_batches, virtual_stages);
+}
+
+// With virtual stages, the first group must come back to the stage before its first backward, and a
+// pair of neighbors is two steps apart, since both directions take one.
+std::vector<PipelineStep> training_schedule(int stage, int stages, int64_t micro_batches,
+                                            int virtual_stages) {
+  const auto forwards = passes(StepKind::kForward, stages, micro_batches, virtual_stages);
+  const auto backwards = passes(StepKind::kBackward, stages, micro_batches, virtual_stages);
+  const int after = stages - 1 - stage;
+  const int wanted = virtual_stages == 1 ? after : 2 * after + (virtual_stages - 1) * stages;
+  const size_t ahead = std::min(static_cast<size_t>(wanted), forwards.size());
+  std::vector<PipelineStep> result(forwards.begin(),
+                                   forwards.begin() + static_cast<std::ptrdiff_t>(ahead));
+  for (size_t i = 0; i < backwards.size(); ++i) {
+    if (ahead + i < forwards.size()) result.push_back(forwards[ahead + i]);
+    result.push_back(backwards[i]);
   }
   return result;
 }
@@ -35,6 +60,13 @@ constexpr const char* kSubject = "split_points";
   throw Error(ErrorCode::kInvalidArgument, what, {.subject = kSubject, .hint = hint});
 }
 
+// "3 processes", or "2 processes with 2 virtual stages each".
+std::string text_of_stages(int stages, int virtual_stages) {
+  return virtual_stages == 1
+             ? fmt::format("{} processes", stages)
+             : fmt::format("{} processes with {} virtual stages each", stages, virtual_stages);
+}
+
 bool is_at(const std::string& layer, const std::string& point) {
   return layer == point ||
          (layer.size() > point.size() && layer.starts_with(point) && layer[point.size()] == '.');
@@ -43,14 +75,13 @@ bool is_at(const std::string& layer, const std::string& point) {
 }  // namespace
 
 StageBegins cut_at(const std::vector<std::string>& layers, const std::vector<std::string>& points,
-                   int stages) {
-  if (points.size() + 1 != static_cast<size_t>(stages)) {
-    refuse(
-        fmt::format(
-            "split_points names {} layers, but {} processes need {}: each named layer begins "
-            "the next process's part",
-            points.size(), stages, stages - 1),
-        fmt::format("name {} of these, or use \"auto\": {}", stages - 1, fmt::join(layers, ", ")));
+                   int stages, int virtual_stages) {
+  const int needed = stages * virtual_stages - 1;
+  if (points.size() != static_cast<size_t>(needed)) {
+    refuse(fmt::format("split_points names {} layers, but {} need {}: each named layer begins "
+                       "the next process's part",
+                       points.size(), text_of_stages(stages, virtual_stages), needed),
+           fmt::format("name {} of these, or use \"auto\": {}", needed, fmt::join(layers, ", ")));
   }
   StageBegins begins = {0};
   for (const std::string& point : points) {
@@ -80,10 +111,12 @@ StageBegins cut_at(const std::vector<std::string>& layers, const std::vector<std
   return begins;
 }
 
-StageBegins balanced_cut(const std::vector<double>& costs, int stages) {
-  const size_t layers = costs.size(), parts = static_cast<size_t>(stages);
+StageBegins balanced_cut(const std::vector<double>& costs, int stages, int virtual_stages) {
+  const size_t layers = costs.size(),
+               parts = static_cast<size_t>(stages) * static_cast<size_t>(virtual_stages);
   if (layers < parts) {
-    refuse(fmt::format("the model has {} layers, too few for {} processes", layers, stages),
+    refuse(fmt::format("the model has {} layers, too few for {}", layers,
+                       text_of_stages(stages, virtual_stages)),
            "run fewer processes, or split the model into more and smaller layers");
   }
   std::vector<double> sums(layers + 1, 0);

@@ -24,6 +24,7 @@
 #include <coupler/log_values.h>
 #include <coupler/logging.h>
 #include <coupler/lora.h>
+#include <coupler/mixture_of_experts.h>
 #include <coupler/nested.h>
 #include <coupler/optimizer.h>
 #include <coupler/pipeline_layers.h>

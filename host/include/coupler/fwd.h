@@ -63,11 +63,13 @@ class PipelineParallel;
 class SplitPoints;
 struct PipelineOptions;
 
-// tensor_parallel.h, context_parallel.h
+// tensor_parallel.h, context_parallel.h, mixture_of_experts.h
 struct SequenceTensor;
 struct TensorRule;
 class TensorParallelLayers;
 struct ParallelCrossEntropyOptions;
+struct MixtureOfExpertsOptions;
+enum class ExpertActivation;
 
 // big_model.h, device_map.h, empty_weights.h
 class DispatchedModel;

@@ -32,7 +32,7 @@
 namespace coupler {
 
 // Where each stage starts: "auto", or the names of the layers at which the second, third, … stage
-// starts, one fewer than there are processes.
+// starts, one fewer than there are processes; with virtual stages, one fewer than there are parts.
 class SplitPoints {
  public:
   // Implicit, so that options can be written as {.split_points = "auto"}.
@@ -62,6 +62,11 @@ struct PipelineOptions {
   // of them shrink the bubble, (processes - 1) / (micro_batches + processes - 1) of the time, but
   // make each computation smaller. If the rows do not divide evenly, the first parts have one more.
   int64_t micro_batches = 0;
+  // Number of parts of the model that each process has: with 2, of 8 parts over 4 processes the
+  // first one has the first and the fifth. More of them shrink the bubble to a virtual_stages-th,
+  // but more micro-batches are in memory at a time, and more activations are sent. micro_batches is
+  // then a multiple of the number of processes. One process ignores it.
+  int virtual_stages = 1;
   // Whether every process gets forward's output, not only the last.
   bool gather_output = false;
   LossReduction loss_reduction = LossReduction::kMean;
@@ -90,6 +95,8 @@ class PipelineParallel {
   // The stage of this process, from 0, and the number of stages.
   int stage() const;
   int stages() const;
+  // The parts of the model that this process has.
+  int virtual_stages() const;
   bool is_first() const { return stage() == 0; }
   bool is_last() const { return stage() == stages() - 1; }
   const std::vector<std::string>& layers() const;        // of this process, in order
@@ -105,7 +112,8 @@ class PipelineParallel {
   // Runs forward and backward of a batch, adds the gradients of the whole batch's loss to those of
   // this process's parameters, and returns that loss on every process. target: has as many rows as
   // the input. loss: computes the loss of one micro-batch, a single number; called on the last
-  // process only. Within accelerator.autocast(), layers and loss compute in its dtype.
+  // process only. Within accelerator.autocast(), layers and loss compute in its dtype. Within
+  // accelerator.accumulate(model), gradients count and synchronize as accelerator.backward's do.
   double train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss,
                     CallSite site = {});
   // The same for several inputs or targets.

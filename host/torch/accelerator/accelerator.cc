@@ -110,7 +110,8 @@ plugin::Plugin choose_host_side(const config::BackendConfig& backend,
 }
 
 // Switches off what a dry run cannot do: it is one process, and its parameters have no values.
-void make_dry(dry_run::DryRun& run, config::Config& config,
+// Returns the mesh that it stands for, of which the other ranks are made up.
+Mesh make_dry(dry_run::DryRun& run, config::Config& config,
               const rendezvous::ProcessInfo& process) {
   if (process.world_size > 1) {
     fail_usage(fmt::format("COUPLER_ESTIMATE is set in a job of {} processes", process.world_size),
@@ -121,14 +122,14 @@ void make_dry(dry_run::DryRun& run, config::Config& config,
   config.checkpoint.resume = "no";
   config.memory.limit.clear();
   config.memory.offload_optimizer_device = "none";
-  config.parallel = {};
-  std::erase_if(config.sources,
-                [](const auto& source) { return source.first.starts_with("parallel."); });
   config.profile = {};
   config.training.device = "cpu";
   run.set_configuration(config.training.mixed_precision, config.memory.activation_checkpointing);
   detail::set_dataset_scope(
       []() -> std::shared_ptr<void> { return std::make_shared<dry_run::RealTensors>(); });
+  const Mesh mesh = groups::mesh_of(config, static_cast<int>(config.launch.processes), 0);
+  run.set_mesh(mesh);
+  return groups::within_replica(mesh);
 }
 
 // What the mesh and the backend cannot do together, before anything is prepared.
@@ -169,9 +170,9 @@ Accelerator::Impl::Impl(config::Config loaded)
       process(rendezvous::detect_process()),
       dry_run(dry_run::DryRun::of_process()) {
   config::throw_first(config::conflicts_in(config));
-  if (dry_run != nullptr) make_dry(*dry_run, config, process);
+  const Mesh mesh = dry_run != nullptr ? make_dry(*dry_run, config, process)
+                                       : groups::mesh_of(config, process.world_size, process.rank);
   if (process.world_size > 1) set_log_rank(process.rank);
-  const Mesh mesh = groups::mesh_of(config, process.world_size, process.rank);
   keep_large_blocks();
   allow_fast_exit();
   limit_threads(process.local_world_size);
@@ -202,7 +203,7 @@ Accelerator::Impl::Impl(config::Config loaded)
   groups = std::make_unique<groups::Groups>(mesh, comm);
   sample_comm = groups->get(groups::kSamples);
   mean_comm = groups->get(groups::kGradients);
-  if (groups::is_configured(config)) log_mesh(mesh, process);
+  if (groups::is_configured(config) && dry_run == nullptr) log_mesh(mesh, process);
   if (autocast_type == at::kHalf)
     scaler = std::make_unique<optim::GradScaler>(config.training, comm);
   profile = Profile::make(config.profile, process, device.is_cuda(), *comm);

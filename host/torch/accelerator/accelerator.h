@@ -16,6 +16,7 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "estimate/step_log.h"
+#include "expert_parallel/divide_experts.h"
 #include "groups/groups.h"
 #include "optim/grad_scaler.h"
 #include "optim/optimizer.h"
@@ -59,10 +60,16 @@ class Accelerator::Impl {
   // The sample counts of this rank's current batch; empty outside of a loop.
   std::optional<detail::BatchSamples> batch_samples() const;
 
-  // Prepares a model. own_plan: how its modules say they are divided. Collective.
-  void add(strategy::Model model, const std::vector<sharding::PlannedLayers>& own_plan);
+  // Prepares a model. own_plan: how its modules say they are divided. experts: its mixtures of
+  // experts. Collective.
+  void add(strategy::Model model, const std::vector<sharding::PlannedLayers>& own_plan,
+           const expert_parallel::Layers& experts);
   // Over the tensor group, if there is one. Collective.
   void divide_layers(strategy::Model& model, const std::vector<sharding::PlannedLayers>& own_plan);
+
+  // Tells the layers which ranks they work with, and divides them over the expert group, if there
+  // is one. Collective.
+  void divide_experts(strategy::Model& model, const expert_parallel::Layers& layers);
 
   // Throws Error(kMismatch) if ranks that need the same samples have other loaders, and makes the
   // loader's first batch do so if it differs. Collective.
@@ -81,6 +88,9 @@ class Accelerator::Impl {
   // What autocast scopes do; empty: nothing.
   std::optional<AutocastSettings> autocast_settings(bool enabled) const;
 
+  // The factors of the next backward: those of accumulation, and 0 for the loss of a batch that
+  // only stands in. weight: as of Accumulation::scale. Collective with a weight.
+  BackwardScale backward_scale(std::optional<double> weight);
   // The loss to run backward on. expected: the models that it must reach.
   at::Tensor scale_loss(const at::Tensor& loss, const std::vector<strategy::Strategy*>& expected);
   // Clips the chosen gradients together.
@@ -103,7 +113,9 @@ class Accelerator::Impl {
   std::shared_ptr<comm::Communicator> gradient_comm;  // ranks of mean_comm; from the first model on
   std::shared_ptr<comm::Communicator> tensor_comm;    // of divided layers; from the first on
   std::shared_ptr<comm::Communicator> context_comm;   // of attention; likewise
-  std::optional<at::ScalarType> autocast_type;        // of training.mixed_precision; may be none
+  // Of mixtures of experts, and of those that average their gradients; likewise.
+  std::shared_ptr<comm::Communicator> expert_comm, expert_gradient_comm;
+  std::optional<at::ScalarType> autocast_type;  // of training.mixed_precision; may be none
   std::atomic<bool> autocast_used = false;
   std::unique_ptr<optim::GradScaler> scaler;  // with fp16
   estimate::StepLog memory_log;               // with memory.limit: the models prepared

@@ -91,13 +91,13 @@ struct Candidate {
 
 // Skips settings whose plugin is not available.
 std::vector<Candidate> candidates(const estimate::StepLog& log, const config::Config& config,
-                                  int world_size) {
+                                  const estimate::SharingRanks& ranks) {
   std::vector<Candidate> result;
   for (const estimate::Setting& setting :
        estimate::known_settings(config.backend, "/a/local/disk")) {
     try {
       result.push_back({setting, estimate::estimate_memory(log, apply(setting, config.backend),
-                                                           world_size, config.communication)});
+                                                           ranks, config.communication)});
     } catch (const Error&) {
     }
   }
@@ -147,16 +147,16 @@ double state_factor(const torch::optim::Optimizer& optimizer) {
   return 0;
 }
 
-void require_fit(const estimate::StepLog& log, const config::Config& config,
-                 const rendezvous::ProcessInfo& process, bool divided) {
+void require_fit(const estimate::StepLog& log, const config::Config& config, int rank,
+                 const estimate::SharingRanks& ranks, bool divided) {
   const uint64_t limit = estimate::memory_limit_of(config);
   config::BackendConfig backend = config.backend;
   if (!divided) backend.use = "auto";
-  const estimate::MemoryEstimate estimate = estimate::estimate_memory(
-      log, backend, process.world_size, config.communication, config.memory);
+  const estimate::MemoryEstimate estimate =
+      estimate::estimate_memory(log, backend, ranks, config.communication, config.memory);
   // Without logged events, the peak is the need between two steps.
   if (estimate.peak <= limit) return;
-  const std::vector<Candidate> others = candidates(log, config, process.world_size);
+  const std::vector<Candidate> others = candidates(log, config, ranks);
   for (const Candidate& other : others) {
     const uint64_t needed = estimate.base + other.estimate.largest_unit;
     if (other.estimate.largest_unit == 0 || needed <= limit) continue;
@@ -166,7 +166,7 @@ void require_fit(const estimate::StepLog& log, const config::Config& config,
                     "the process itself is {}: the model cannot be trained within it",
                     format_byte_size(limit), other.estimate.largest_unit_name,
                     format_byte_size(other.estimate.largest_unit), format_byte_size(estimate.base)),
-        {.rank = process.rank,
+        {.rank = rank,
          .subject = "memory.limit",
          .hint = "raise the limit, or split that module into smaller ones"});
   }
@@ -181,7 +181,7 @@ void require_fit(const estimate::StepLog& log, const config::Config& config,
       fmt::format(
           "a rank needs at least {}, but memory.limit is {}: {}; activations are not counted",
           format_byte_size(estimate.peak), format_byte_size(limit), parts_of(estimate)),
-      {.rank = process.rank,
+      {.rank = rank,
        .subject = "memory.limit",
        .hint = fitting.empty()
                    ? "no setting fits with this number of processes: start more, or raise the limit"

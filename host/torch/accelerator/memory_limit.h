@@ -6,8 +6,8 @@
 #include <string>
 
 #include "config/config.h"
+#include "estimate/settings.h"
 #include "estimate/step_log.h"
-#include "rendezvous/process_info.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -30,8 +30,8 @@ double state_factor(const torch::optim::Optimizer& optimizer);
 // log: models and optimizer_factor suffice; without events, activations are not counted. divided:
 // whether the configured backend has its own plan. Throws Error(kConfig) that lists the memory
 // needed by part and the settings that would fit, or names the unit that can never fit.
-void require_fit(const estimate::StepLog& log, const config::Config& config,
-                 const rendezvous::ProcessInfo& process, bool divided);
+void require_fit(const estimate::StepLog& log, const config::Config& config, int rank,
+                 const estimate::SharingRanks& ranks, bool divided);
 
 // For the error of an allocation that exceeds the limit: the known sizes of tensors. Cheap, since
 // it makes no plan.

@@ -178,6 +178,7 @@ PipelineParallel::~PipelineParallel() = default;
 
 int PipelineParallel::stage() const { return state_->runner.stages().rank(); }
 int PipelineParallel::stages() const { return state_->runner.stages().size(); }
+int PipelineParallel::virtual_stages() const { return state_->runner.virtual_stages(); }
 const std::vector<std::string>& PipelineParallel::layers() const { return state_->layers; }
 const std::vector<std::string>& PipelineParallel::split_points() const {
   return state_->split_points;
@@ -226,11 +227,13 @@ double PipelineParallel::train_step_all(const pipelining::Values& inputs,
                              .mean_loss = state.options.loss_reduction == LossReduction::kMean};
   agree_on_batch(state.runner, state.ranks, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.train_step");
-  work.scale = impl.scale_loss(at::ones({}, at::kDouble), {state.stage.get()}).item<double>();
+  const BackwardScale scale = impl.backward_scale(std::nullopt);
+  work.scale =
+      impl.scale_loss(at::full({}, scale.loss, at::kDouble), {state.stage.get()}).item<double>();
   state.stage->begin_gradients();
   const double own = state.runner.train(work);
-  state.stage->finish_gradients();
-  impl.accumulation.ran_backward(/*loss_factor=*/1);
+  state.stage->finish_gradients(scale.average);
+  impl.accumulation.ran_backward(scale.loss * scale.average);
   return tensors::all_reduce_number(state.runner.stages(), own, DB_SUM);
 }
 
@@ -248,9 +251,6 @@ void require_unset(bool unset, const char* key, const char* why, const char* hin
 
 void require_known(const config::Config& config, bool several) {
   const config::TrainingConfig& training = config.training;
-  require_unset(training.gradient_accumulation_steps == 1, "training.gradient_accumulation_steps",
-                "a pipeline accumulates over its micro-batches",
-                "leave it at 1, and give larger batches with more micro_batches");
   require_unset(!training.optimizer_in_backward, "training.optimizer_in_backward",
                 "a pipeline's gradients are complete only after the last micro-batch",
                 "set it to false");
@@ -274,8 +274,8 @@ void require_known(const config::Config& config, bool several) {
 
 // Broadcasts rank 0's result, so that all ranks use the same.
 sharding::StageBegins agreed_begins(comm::Communicator& comm, sharding::StageBegins own,
-                                    size_t stages) {
-  own.resize(stages);
+                                    size_t parts) {
+  own.resize(parts);
   if (comm.size() > 1)
     comm.run(tensors::host_op(DB_BROADCAST, DB_U64, own.data(), own.data(), own.size()));
   return own;
@@ -287,18 +287,22 @@ sharding::StageBegins cut(comm::Communicator& comm, int stages, const pipelining
                           const PipelineOptions& options) {
   CollectiveSignature signature{
       .operation =
-          fmt::format("prepare_pipeline(split_points {}, micro_batches {}, gather_output {})",
+          fmt::format("prepare_pipeline(split_points {}, micro_batches {}, virtual_stages {}, "
+                      "gather_output {})",
                       fmt::join(options.split_points.names(), " "), options.micro_batches,
-                      options.gather_output)};
+                      options.virtual_stages, options.gather_output)};
   sharding::StageBegins own;
   try {
     if (!options.split_points.is_auto()) {
-      own = sharding::cut_at(layers.names(), options.split_points.names(), stages);
+      own = sharding::cut_at(layers.names(), options.split_points.names(), stages,
+                             options.virtual_stages);
     } else if (comm.rank() != 0 || options.example_inputs.empty()) {
-      own = sharding::balanced_cut(pipelining::bytes_of_layers(layers, model), stages);
+      own = sharding::balanced_cut(pipelining::bytes_of_layers(layers, model), stages,
+                                   options.virtual_stages);
     } else {
       own = sharding::balanced_cut(
-          pipelining::seconds_of_layers(layers, model, module, options.example_inputs), stages);
+          pipelining::seconds_of_layers(layers, model, module, options.example_inputs), stages,
+          options.virtual_stages);
     }
   } catch (const Error& problem) {
     signature.problem = problem;
@@ -310,7 +314,8 @@ sharding::StageBegins cut(comm::Communicator& comm, int stages, const pipelining
               {.subject = "example_inputs", .hint = "give the inputs of one micro-batch"});
   }
   check_consistency(comm, signature);
-  return agreed_begins(comm, std::move(own), static_cast<size_t>(stages));
+  return agreed_begins(comm, std::move(own),
+                       static_cast<size_t>(stages) * static_cast<size_t>(options.virtual_stages));
 }
 
 // Collective.
@@ -337,24 +342,25 @@ PipelineRanks ranks_of(const config::Config& config, groups::Groups& all) {
   return result;
 }
 
-pipelining::StagePlacement placement_of(const pipelining::LayerList& layers,
-                                        const strategy::Model& model,
-                                        const sharding::StageBegins& begins) {
-  pipelining::StagePlacement placement{std::vector<std::vector<int>>(model.parameters.size()),
-                                       std::vector<int>(model.buffers.size(), 0)};
-  for (size_t i = 0, stage = 0; i < layers.entries.size(); ++i) {
-    if (stage + 1 < begins.size() && i == begins[stage + 1]) ++stage;
-    for (const size_t parameter : layers.entries[i].parameters) {
-      std::vector<int>& stages = placement.parameters[parameter];
-      if (stages.empty() || stages.back() != static_cast<int>(stage)) {
-        stages.push_back(static_cast<int>(stage));
-      }
-    }
-    for (const size_t buffer : layers.entries[i].buffers) {
-      placement.buffers[buffer] = static_cast<int>(stage);
-    }
+// Sets what is not given, and checks the rest.
+void complete_options(PipelineOptions& options, int stages) {
+  if (options.micro_batches == 0) options.micro_batches = stages;
+  if (options.micro_batches < 1) {
+    fail_argument(fmt::format("micro_batches is {}, but must be at least 1", options.micro_batches),
+                  "micro_batches", "0 makes one for each stage");
   }
-  return placement;
+  if (options.virtual_stages < 1) {
+    fail_argument(
+        fmt::format("virtual_stages is {}, but must be at least 1", options.virtual_stages),
+        "virtual_stages", "1 gives each process one part of the model");
+  }
+  if (stages == 1) options.virtual_stages = 1;  // it never waits
+  if (options.virtual_stages == 1 || options.micro_batches % stages == 0) return;
+  fail_argument(fmt::format("micro_batches is {}, but with virtual_stages = {} it must be a "
+                            "multiple of the {} processes of a pipeline",
+                            options.micro_batches, options.virtual_stages, stages),
+                "micro_batches",
+                fmt::format("set it to {}", (options.micro_batches / stages + 1) * stages));
 }
 
 }  // namespace
@@ -365,12 +371,8 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   PipelineOptions options = given;
   const Mesh& mesh = impl.groups->mesh();
   const bool has_mesh = groups::is_configured(impl.config);
-  if (options.micro_batches == 0)
-    options.micro_batches = has_mesh ? mesh.size("pipeline") : impl.process.world_size;
-  if (options.micro_batches < 1) {
-    fail_argument(fmt::format("micro_batches is {}, but must be at least 1", options.micro_batches),
-                  "micro_batches", "0 makes one for each stage");
-  }
+  const int stages = has_mesh ? mesh.size("pipeline") : impl.process.world_size;
+  complete_options(options, stages);
   if (impl.dry_run != nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "COUPLER_ESTIMATE is set, but the memory of a pipeline stage is not estimated",
@@ -396,15 +398,19 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   const pipelining::LayerList list = pipelining::layer_list_of(module, model);
   PipelineRanks ranks = ranks_of(impl.config, *impl.groups);
   const std::shared_ptr<comm::Communicator> comm = ranks.stages;
-  const sharding::StageBegins begins = cut(*ranks.all, comm->size(), list, model, module, options);
-  pipelining::StagePlacement placement = placement_of(list, model, begins);
-  const auto stage = static_cast<size_t>(comm->rank());
-  const size_t end = stage + 1 < begins.size() ? begins[stage + 1] : list.entries.size();
-  std::vector<PipelineLayer> layers;
-  std::vector<std::string> names, split_points;
-  for (size_t i = begins[stage]; i < end; ++i) {
-    layers.push_back(list.entries[i].layer);
-    names.push_back(list.entries[i].layer.name);
+  const sharding::StageBegins begins = cut(*ranks.all, stages, list, model, module, options);
+  pipelining::StagePlacement placement = pipelining::placement_of(list, model, begins, stages);
+  pipelining::StageLayers layers;
+  std::vector<std::string> names, split_points, ranges;
+  for (auto part = static_cast<size_t>(comm->rank()); part < begins.size();
+       part += static_cast<size_t>(stages)) {
+    const size_t end = part + 1 < begins.size() ? begins[part + 1] : list.entries.size();
+    std::vector<PipelineLayer>& own = layers.emplace_back();
+    for (size_t i = begins[part]; i < end; ++i) {
+      own.push_back(list.entries[i].layer);
+      names.push_back(list.entries[i].layer.name);
+    }
+    ranges.push_back(fmt::format("'{}' to '{}'", own.front().name, own.back().name));
   }
   for (size_t i = 1; i < begins.size(); ++i) {
     split_points.push_back(list.entries[begins[i]].layer.name);
@@ -419,8 +425,8 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   size_t bytes = 0;
   for (const strategy::ParameterPart& part : kept->parts()) bytes += part.values.nbytes();
   log(LogLevel::kInfo, "train",
-      fmt::format("pipeline stage {} of {}: layers '{}' to '{}', {} of parameters", stage,
-                  begins.size(), names.front(), names.back(), format_byte_size(bytes)));
+      fmt::format("pipeline stage {} of {}: layers {}, {} of parameters", comm->rank(), stages,
+                  fmt::join(ranges, " and "), format_byte_size(bytes)));
   return PipelineParallel(std::unique_ptr<State>(new State{
       impl, std::move(options), std::move(names), std::move(split_points), kept,
       pipelining::PipelineRunner(comm, std::move(layers), impl.device), std::move(ranks)}));

@@ -20,6 +20,7 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "dry_run/dry_run.h"
+#include "expert_parallel/divide_experts.h"
 #include "optim/optimizer.h"
 #include "optim/scheduler.h"
 #include "precision/precision.h"
@@ -55,19 +56,8 @@ std::string describe_size(const strategy::Model& model) {
                      format_byte_size(largest->tensor.nbytes()));
 }
 
-// Coupler keeps a model whole along these dimensions, or divides it by a call of its own, so
-// training it would be wrong or repeat the same work.
-void require_whole_model(const Mesh& mesh, const std::string& model) {
-  if (const int experts = mesh.size("expert"); experts > 1) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("parallel.expert is {}, but prepare cannot divide the model '{}' over expert "
-                    "groups yet",
-                    experts, model),
-        {.subject = "parallel.expert",
-         .hint = "set it to 1, or train a model that the program divides itself, with "
-                 "accelerator.group(\"expert\")"});
-  }
+// Pipelines are divided by a call of their own: here, ranks would repeat the same work.
+void require_no_stages(const Mesh& mesh, const std::string& model) {
   const int pipeline = mesh.size("pipeline");
   if (pipeline == 1) return;
   throw Error(
@@ -82,14 +72,17 @@ void require_whole_model(const Mesh& mesh, const std::string& model) {
 }  // namespace
 
 void Accelerator::Impl::add(strategy::Model model,
-                            const std::vector<sharding::PlannedLayers>& own_plan) {
+                            const std::vector<sharding::PlannedLayers>& own_plan,
+                            const expert_parallel::Layers& experts) {
   if (find(model.identity) != nullptr) {
     fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
                "prepare each model once");
   }
   strategy::set_fixed_aside(model);
-  require_whole_model(groups->mesh(), model.name);
+  require_no_stages(groups->mesh(), model.name);
+  if (dry_run != nullptr) dry_run->make_fake(model);
   divide_layers(model, own_plan);
+  divide_experts(model, experts);
   if ((process.world_size > 1 || comm->can_shard()) && gradient_comm == nullptr) {
     gradient_comm = groups->make(groups::kGradients, "gradients");
   }
@@ -140,22 +133,23 @@ void Accelerator::Impl::check_memory(const strategy::Model* coming, double optim
     }
   }
   memory_log.optimizer_factor = std::max(memory_log.optimizer_factor, optimizer_factor);
-  rendezvous::ProcessInfo shared = process;
-  if (groups->mesh().size("shard") > 1) shared.world_size = groups->mesh().size("shard");
-  require_fit(memory_log, config, shared, comm->can_shard());
+  const estimate::SharingRanks ranks = estimate::sharing_ranks(groups->mesh());
+  require_fit(memory_log, config, process.rank, ranks, comm->can_shard());
   residency::MemoryBudget::of_process().expect(
-      known_parts(memory_log, shared.world_size, comm->can_shard()),
+      known_parts(memory_log, ranks.sharding > 1 ? ranks.sharding : ranks.averaging,
+                  comm->can_shard()),
       "a smaller batch, memory.activation_checkpointing, training.mixed_precision = \"bf16\", or a "
       "backend that shards or offloads more: `coupler config recommend` finds what fits");
 }
 
 void Accelerator::prepare_module(torch::nn::Module& module) {
   impl_->add(strategy::describe(module, impl_->device),
-             tensor_parallel::plan_of(module, mesh().size("tensor")));
+             tensor_parallel::plan_of(module, mesh().size("tensor")),
+             expert_parallel::layers_of(module));
 }
 void Accelerator::prepare_module(const torch::jit::Module& module) {
   if (mesh().size("tensor") > 1) tensor_parallel::run_scripts_as_written();
-  impl_->add(strategy::describe(module, impl_->device), {});
+  impl_->add(strategy::describe(module, impl_->device), {}, {});
 }
 
 Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer) {
@@ -282,7 +276,7 @@ void Accelerator::bind_schedulers() {
 // of is compared when it is prepared, and what it reads at its first batch.
 void Accelerator::Impl::require_same_samples(detail::LoaderCore& loader) {
   constexpr groups::Dimensions kAlike = groups::kWorld & ~groups::kSamples;
-  if (groups::group_size(groups->mesh(), kAlike) == 1) return;
+  if (dry_run != nullptr || groups::group_size(groups->mesh(), kAlike) == 1) return;
   const auto alike = groups->get(kAlike);
   const std::string name = fmt::format("data loader {}", loaders.size());
   const LoaderCursor it = loader.state();

@@ -66,6 +66,17 @@ void Accelerator::trigger_sync_of(const detail::ModelRef& model) {
   impl_->strategy_of(model).gradient_sync().set_sync(true);
 }
 
+BackwardScale Accelerator::Impl::backward_scale(std::optional<double> weight) {
+  const auto loader = current_loader();
+  const bool stands_in = loader != nullptr && loader->stands_in();
+  if (stands_in && weight) weight = 0;
+  BackwardScale scale = accumulation.scale(weight, mean_comm->size(), [&](double value) {
+    return tensors::all_reduce_number(*mean_comm, value, DB_SUM);
+  });
+  if (stands_in) scale.loss = 0;
+  return scale;
+}
+
 at::Tensor Accelerator::Impl::scale_loss(const at::Tensor& loss,
                                          const std::vector<strategy::Strategy*>& expected) {
   if (autocast_type && !autocast_used.exchange(true)) {
@@ -141,13 +152,7 @@ void Accelerator::backward_of(const at::Tensor& loss, std::optional<double> weig
                   "inputs", "pass parameters, or tensors made with requires_grad(true)");
   }
   Impl& impl = *impl_;
-  const auto loader = impl.current_loader();
-  const bool stands_in = loader != nullptr && loader->stands_in();
-  if (stands_in && weight) weight = 0;
-  BackwardScale scale = impl.accumulation.scale(weight, impl.mean_comm->size(), [&](double value) {
-    return tensors::all_reduce_number(*impl.mean_comm, value, DB_SUM);
-  });
-  if (stands_in) scale.loss = 0;
+  const BackwardScale scale = impl.backward_scale(weight);
   // Models that this backward belongs to on every rank: those of the scope, or the only one.
   std::vector<strategy::Strategy*> expected = impl.accumulation.scope();
   if (expected.empty() && impl.models.size() == 1) expected.push_back(impl.models[0].get());
@@ -248,8 +253,15 @@ double Accelerator::Impl::clip(
   if (skipped) return std::numeric_limits<double>::infinity();
   const strategy::GradientNorm all{.type = norm_type};
   double power = 0;
-  for (const auto& [model, which] : chosen)
-    power = all.together(power, all.power_of(tensor_parallel::gradient_norm(*model, which)));
+  for (const auto& [model, which] : chosen) {
+    try {
+      power = all.together(power, all.power_of(tensor_parallel::gradient_norm(*model, which)));
+    } catch (const Error& error) {
+      // The values of a dry run mean nothing, so they may have no norm.
+      if (dry_run == nullptr || error.code() != ErrorCode::kInvalidArgument) throw;
+      power = 1;
+    }
+  }
   const double norm = all.norm_of(power);
   for (const auto& [model, which] : chosen) model->limit_gradients(which, norm, max_norm);
   return norm;

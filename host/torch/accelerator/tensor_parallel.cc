@@ -16,12 +16,6 @@ namespace coupler {
 
 void Accelerator::Impl::divide_layers(strategy::Model& model,
                                       const std::vector<sharding::PlannedLayers>& own_plan) {
-  if (dry_run != nullptr && config.parallel.tensor.ranks > 1) {
-    throw Error(ErrorCode::kUnsupported,
-                "COUPLER_ESTIMATE is set, but the memory of divided layers is not estimated",
-                {.subject = "parallel.tensor",
-                 .hint = "estimate the whole model, with parallel.tensor = 1"});
-  }
   if (groups->mesh().size("tensor") == 1) return;
   std::vector<sharding::PlannedLayers> plan;
   for (const std::string& line : config.parallel.tensor_plan)

@@ -5,12 +5,14 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
-#include "context_parallel/group_capsule.h"
+#include "tensors/group_capsule.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::context_parallel {
 namespace {
 
+using tensors::Group;
+using tensors::GroupCapsule;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 

@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "context_parallel/block_attention.h"
-#include "context_parallel/group_capsule.h"
+#include "tensors/group_capsule.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::context_parallel {
 namespace {
 
+using tensors::Group;
+using tensors::GroupCapsule;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 

@@ -17,7 +17,6 @@
 #include "tensors/tensor_ops.h"
 
 namespace coupler::dry_run {
-
 estimate::LoggedModel describe_for_estimate(const strategy::Model& model) {
   estimate::LoggedModel result{.name = model.name};
   for (const strategy::ModelModule& module : model.modules) {
@@ -39,6 +38,12 @@ estimate::LoggedModel describe_for_estimate(const strategy::Model& model) {
 namespace {
 
 using EventKind = estimate::StepEvent::Kind;
+
+uint64_t whole_numel_of(const strategy::ModelParameter& parameter) {
+  if (!parameter.division) return 0;
+  return static_cast<uint64_t>(parameter.tensor.numel()) *
+         static_cast<uint64_t>(parameter.division->elements.ranks);
+}
 
 void become_fake(const at::Tensor& tensor) {
   if (fake_storage_of(tensor) != 0) return;
@@ -68,16 +73,27 @@ void DryRun::set_configuration(const std::string& mixed_precision,
   log_.activation_checkpointing = activation_checkpointing;
 }
 
-void DryRun::take(strategy::Model& model) {
+void DryRun::make_fake(const strategy::Model& model) {
   const at::NoGradGuard no_grad;
-  estimate::LoggedModel logged = describe_for_estimate(model);
-  logged.first_parameter = log_.parameter_count();
-  log_.models.push_back(std::move(logged));
-  for (const strategy::ModelParameter& parameter : model.parameters) become_fake(parameter.tensor);
+  in_memory_.clear();
+  for (const strategy::ModelParameter& parameter : model.parameters) {
+    in_memory_.push_back(!parameter.tensor.is_meta());
+    become_fake(parameter.tensor);
+  }
   for (const auto& [name, buffer] : model.buffers) {
-    log_.buffer_bytes += buffer.nbytes();
     if (buffer.is_meta()) become_fake(buffer);
   }
+}
+
+void DryRun::take(const strategy::Model& model) {
+  estimate::LoggedModel logged = describe_for_estimate(model);
+  for (size_t i = 0; i < in_memory_.size(); ++i) {
+    logged.parameters[i].in_memory = in_memory_[i];
+    logged.parameters[i].whole_numel = whole_numel_of(model.parameters[i]);
+  }
+  logged.first_parameter = log_.parameter_count();
+  log_.models.push_back(std::move(logged));
+  for (const auto& [name, buffer] : model.buffers) log_.buffer_bytes += buffer.nbytes();
 }
 
 void DryRun::watch(const strategy::Model& model) {

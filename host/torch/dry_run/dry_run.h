@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <coupler/processes.h>
 
 #include <memory>
 #include <string>
@@ -18,7 +19,7 @@
 
 namespace coupler::dry_run {
 
-// Describes a model for estimates. A pure function.
+// Describes a model for estimates, with divided layers as they are. A pure function.
 estimate::LoggedModel describe_for_estimate(const strategy::Model& model);
 
 class DryRun final : public FakeObserver, public strategy::GradientListener {
@@ -28,8 +29,12 @@ class DryRun final : public FakeObserver, public strategy::GradientListener {
 
   void set_configuration(const std::string& mixed_precision,
                          const std::vector<std::string>& activation_checkpointing);
-  // Call before a strategy takes the model: makes its parameters fake.
-  void take(strategy::Model& model);
+  // The job's, of which this process stands for rank 0.
+  void set_mesh(const Mesh& mesh) { log_.mesh = mesh.sizes(); }
+  // Call before layers are divided: makes the parameters fake.
+  void make_fake(const strategy::Model& model);
+  // Call with the same model before a strategy takes it.
+  void take(const strategy::Model& model);
   // Call after a strategy has placed the parameters.
   void watch(const strategy::Model& model);
   // Called when an optimizer was prepared, and after each of its steps. The last stepped() of a dry
@@ -56,6 +61,7 @@ class DryRun final : public FakeObserver, public strategy::GradientListener {
   };
   const std::string file_;
   estimate::StepLog log_;
+  std::vector<bool> in_memory_;  // by parameter, what make_fake found
   std::vector<at::Tensor> parameters_;
   std::unordered_map<const c10::StorageImpl*, std::vector<Range>> ranges_;
   std::unordered_map<uint64_t, uint64_t> alive_;  // bytes by storage

@@ -178,8 +178,8 @@ void StageLink::abort(const std::string& why) {
   expected_.clear();
 }
 
-StageLinks::StageLinks(comm::Communicator& comm, c10::Device device)
-    : stage(comm.rank()), stages(comm.size()) {
+StageLinks::StageLinks(comm::Communicator& comm, int virtual_count, c10::Device device)
+    : stage(comm.rank()), stages(comm.size()), virtual_stages(virtual_count) {
   if (stages == 1) return;
   // The pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …: a stage is in at most one of each.
   for (int odd = 0; odd < 2; ++odd) {
@@ -187,15 +187,26 @@ StageLinks::StageLinks(comm::Communicator& comm, c10::Device device)
     const int lower = odd + 2 * pair;
     const bool is_in_one = pair >= 0 && lower + 1 < stages;
     for (const bool forward : {true, false}) {
-      auto shared = comm.split(is_in_one ? pair : -1, stage,
-                               fmt::format("{} {}", forward ? "activations" : "gradients", odd));
-      if (!is_in_one) continue;
-      const bool is_lower = stage == lower;
-      auto& link =
-          forward ? (is_lower ? values_out : values_in) : (is_lower ? gradients_in : gradients_out);
-      link = std::make_unique<StageLink>(std::move(shared), is_lower ? 1 : 0, device);
+      const auto shared =
+          comm.split(is_in_one ? pair : -1, stage,
+                     fmt::format("{} {}", forward ? "activations" : "gradients", odd));
+      if (is_in_one) connect(shared, device, stage == lower ? 1 : 0, stage == lower, forward);
     }
   }
+  if (virtual_stages == 1) return;
+  const bool is_end = stage == 0 || stage == stages - 1;
+  for (const bool forward : {true, false}) {
+    const auto shared =
+        comm.split(is_end ? 0 : -1, stage, forward ? "activations around" : "gradients around");
+    if (is_end) connect(shared, device, stage == 0 ? 1 : 0, stage != 0, forward);
+  }
+}
+
+void StageLinks::connect(const std::shared_ptr<comm::Communicator>& pair, c10::Device device,
+                         int peer, bool precedes, bool forward) {
+  auto& link =
+      forward ? (precedes ? values_out : values_in) : (precedes ? gradients_in : gradients_out);
+  link = std::make_unique<StageLink>(pair, peer, device);
 }
 
 void StageLinks::begin(uint64_t signature) {

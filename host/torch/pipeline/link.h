@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -84,22 +85,34 @@ class StageLink {
 // What one stage of a pipeline shares with the stages before and after it, from batch to batch.
 struct StageLinks {
   // stages: the communicator whose ranks are the stages, in order. Each pair of neighbors gets a
-  // communicator for each direction. Collective.
-  StageLinks(comm::Communicator& stages, c10::Device device);
+  // communicator for each direction. With several virtual stages, the first stage follows the last.
+  // Collective.
+  StageLinks(comm::Communicator& stages, int virtual_stages, c10::Device device);
 
-  bool is_first() const { return stage == 0; }
-  bool is_last() const { return stage == stages - 1; }
+  // Whether a virtual stage of this stage is the model's first or last part.
+  bool is_first(int virtual_stage) const { return stage == 0 && virtual_stage == 0; }
+  bool is_last(int virtual_stage) const {
+    return stage == stages - 1 && virtual_stage == virtual_stages - 1;
+  }
+  int before() const { return (stage + stages - 1) % stages; }
+  int after() const { return (stage + 1) % stages; }
   // Begins a batch; forgets what values are like if the signature has changed.
   void begin(uint64_t signature);
   void abort(const std::string& why);
 
-  const int stage, stages;
-  std::unique_ptr<StageLink> values_in, gradients_out;  // null on the first stage
-  std::unique_ptr<StageLink> values_out, gradients_in;  // null on the last
-  // The values of a micro-batch, by its number of rows.
-  std::map<int64_t, ValueMeta> metas_in, metas_out;
+  const int stage, stages, virtual_stages;
+  std::unique_ptr<StageLink> values_in, gradients_out;  // with before(); null: nothing precedes
+  std::unique_ptr<StageLink> values_out, gradients_in;  // with after(); null: nothing follows
+  // The values of a micro-batch, by virtual stage and number of rows.
+  using Forms = std::map<std::pair<int, int64_t>, ValueMeta>;
+  Forms metas_in, metas_out;
 
  private:
+  // precedes: whether this stage sends activations to the pair's other one. forward: whether
+  // activations are what passes.
+  void connect(const std::shared_ptr<comm::Communicator>& pair, c10::Device device, int peer,
+               bool precedes, bool forward);
+
   std::optional<uint64_t> signature_;
 };
 

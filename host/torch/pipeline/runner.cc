@@ -7,13 +7,21 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <deque>
+#include <utility>
 
 #include "tensors/autocast_state.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::pipelining {
+
+using sharding::PipelineStep;
+using sharding::StepKind;
+
 namespace {
+
+using Schedule = std::vector<PipelineStep>;
 
 // Translates the ranks in an error of an operation between two stages into the job's ranks.
 std::string in_job(const std::string& text, int own, int other) {
@@ -55,26 +63,36 @@ ValueMeta gradients_of(const Values& values) {
 class StageBatch {
  public:
   // All arguments must outlive it.
-  StageBatch(const std::vector<PipelineLayer>& layers, StageLinks& links, c10::Device device,
-             const BatchWork& work)
-      : layers_(layers), links_(links), device_(device), work_(work) {
+  StageBatch(const StageLayers& layers, StageLinks& links, c10::Device device,
+             const BatchWork& work, Schedule schedule)
+      : layers_(layers),
+        links_(links),
+        device_(device),
+        work_(work),
+        schedule_(std::move(schedule)),
+        in_flight_(layers.size()) {
     links_.begin(work.signature);
   }
 
-  // Runs one step of the schedule.
-  void run(const sharding::PipelineStep& step) {
-    step.kind == sharding::StepKind::kForward ? forward(step.micro_batch)
-                                              : backward(step.micro_batch);
+  // Runs one step of the schedule; false after the last.
+  bool run_next() {
+    if (at_ == schedule_.size()) return false;
+    now().kind == StepKind::kForward ? forward(now()) : backward(now());
+    ++at_;
+    return true;
   }
+
+  // The step that runs, or the last one.
+  const PipelineStep& now() const { return schedule_[std::min(at_, schedule_.size() - 1)]; }
 
   // Waits until all of this stage's sends are complete.
   void finish() {
     if (links_.values_out != nullptr) {
-      with_neighbor("sending activations to", links_.stage, links_.stage + 1,
+      with_neighbor("sending activations to", links_.stage, links_.after(),
                     [&] { links_.values_out->finish(); });
     }
     if (links_.gradients_out != nullptr) {
-      with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
+      with_neighbor("sending gradients to", links_.stage, links_.before(),
                     [&] { links_.gradients_out->finish(); });
     }
   }
@@ -104,10 +122,20 @@ class StageBatch {
 
  private:
   struct InFlight {  // between a micro-batch's forward and its backward
+    int64_t micro_batch = 0;
     Values inputs, outputs;
     at::Tensor loss;
   };
 
+  const std::vector<PipelineLayer>& layers_of(const PipelineStep& step) const {
+    return layers_[static_cast<size_t>(step.virtual_stage)];
+  }
+  std::deque<InFlight>& in_flight_of(const PipelineStep& step) {
+    return in_flight_[static_cast<size_t>(step.virtual_stage)];
+  }
+  std::pair<int, int64_t> form_of(const PipelineStep& step) const {
+    return {step.virtual_stage, work_.cut.size(step.micro_batch)};
+  }
   Values chunks(const Values& batch, int64_t micro_batch) const {
     Values result;
     for (const at::Tensor& tensor : batch) {
@@ -122,14 +150,17 @@ class StageBatch {
     return static_cast<double>(work_.cut.size(micro_batch)) / static_cast<double>(work_.cut.rows());
   }
 
-  void forward(int64_t micro_batch) {
-    InFlight flight;
-    flight.inputs =
-        links_.is_first() ? chunks(work_.inputs, micro_batch) : receive_values(micro_batch);
+  void forward(const PipelineStep& step) {
+    const int64_t micro_batch = step.micro_batch;
+    InFlight flight{.micro_batch = micro_batch};
+    flight.inputs = links_.is_first(step.virtual_stage) ? chunks(work_.inputs, micro_batch)
+                                                        : receive_values(step);
     flight.outputs = flight.inputs;
-    for (const PipelineLayer& layer : layers_) flight.outputs = run_layer(layer, flight.outputs);
-    if (!links_.is_last()) {
-      send_values(flight.outputs, micro_batch);
+    for (const PipelineLayer& layer : layers_of(step)) {
+      flight.outputs = run_layer(layer, flight.outputs);
+    }
+    if (!links_.is_last(step.virtual_stage)) {
+      send_values(flight.outputs, step);
     } else if (!work_.training) {
       results_.push_back(std::move(flight.outputs));
     } else {
@@ -147,68 +178,80 @@ class StageBatch {
       flight.outputs.clear();
     }
     if (!work_.training) return;
-    in_flight_.push_back(std::move(flight));
+    in_flight_of(step).push_back(std::move(flight));
     expect_gradients();
   }
 
-  Values receive_values(int64_t micro_batch) {
+  Values receive_values(const PipelineStep& step) {
     StageLink& link = *links_.values_in;
-    auto& metas = links_.metas_in;
-    const int64_t rows = work_.cut.size(micro_batch);
-    return with_neighbor("waiting for the activations of", links_.stage, links_.stage - 1, [&] {
-      const auto known = metas.find(rows);
+    StageLinks::Forms& metas = links_.metas_in;
+    return with_neighbor("waiting for the activations of", links_.stage, links_.before(), [&] {
+      const auto known = metas.find(form_of(step));
       if (known == metas.end()) {
-        link.expect(metas[rows] = link.receive_meta());
+        link.expect(metas[form_of(step)] = link.receive_meta());
       } else if (!link.expects()) {
         link.expect(known->second);
       }
       Values values = link.receive();
-      const ValueMeta& meta = metas[rows];
+      const ValueMeta& meta = metas[form_of(step)];
       for (size_t i = 0; i < values.size(); ++i) {
         if (meta[i].wants_gradient && work_.training) values[i].requires_grad_(true);
       }
-      const auto next = micro_batch + 1 < work_.cut.count()
-                            ? metas.find(work_.cut.size(micro_batch + 1))
-                            : metas.end();
-      if (next != metas.end()) link.expect(next->second);
+      const auto next = std::find_if(schedule_.begin() + static_cast<std::ptrdiff_t>(at_ + 1),
+                                     schedule_.end(), [&](const PipelineStep& later) {
+                                       return later.kind == StepKind::kForward &&
+                                              !links_.is_first(later.virtual_stage);
+                                     });
+      const auto form = next != schedule_.end() ? metas.find(form_of(*next)) : metas.end();
+      if (form != metas.end()) link.expect(form->second);
       return values;
     });
   }
 
-  void send_values(const Values& values, int64_t micro_batch) {
+  void send_values(const Values& values, const PipelineStep& step) {
     ValueMeta meta = meta_of(values);
-    const auto [known, is_new] = links_.metas_out.try_emplace(work_.cut.size(micro_batch), meta);
+    const auto [known, is_new] = links_.metas_out.try_emplace(form_of(step), meta);
     if (known->second != meta) {
+      const std::string& layer = layers_of(step).back().name;
       throw Error(
           ErrorCode::kInvalidArgument,
           fmt::format("the layer '{}' returned {}, but {} for an earlier micro-batch with the "
                       "same number of rows",
-                      layers_.back().name, text_of(meta), text_of(known->second)),
-          {.subject = layers_.back().name,
+                      layer, text_of(meta), text_of(known->second)),
+          {.subject = layer,
            .hint = "shapes may depend only on the shapes of the batch's inputs; pad to one "
                    "size"});
     }
-    with_neighbor("sending activations to", links_.stage, links_.stage + 1,
+    with_neighbor("sending activations to", links_.stage, links_.after(),
                   [&, header = is_new] { links_.values_out->send(values, header); });
   }
 
-  // Posts one receive ahead: for the micro-batch whose backward is next.
+  // Posts one receive ahead: for the next backward that gets gradients, once its forward is done.
   void expect_gradients() {
     StageLink* const link = links_.gradients_in.get();
-    if (link == nullptr || in_flight_.empty() || link->expects()) return;
-    const ValueMeta meta = gradients_of(in_flight_.front().outputs);
-    if (meta.empty()) return;
-    with_neighbor("expecting gradients from", links_.stage, links_.stage + 1,
-                  [&] { link->expect(meta); });
+    if (link == nullptr || link->expects()) return;
+    for (size_t i = at_ + 1; i < schedule_.size(); ++i) {
+      const PipelineStep& step = schedule_[i];
+      if (step.kind == StepKind::kForward || links_.is_last(step.virtual_stage)) continue;
+      const std::deque<InFlight>& flights = in_flight_of(step);
+      const auto flight = std::find_if(flights.begin(), flights.end(), [&](const InFlight& one) {
+        return one.micro_batch == step.micro_batch;
+      });
+      if (flight == flights.end()) return;
+      const ValueMeta meta = gradients_of(flight->outputs);
+      if (meta.empty()) continue;
+      return with_neighbor("expecting gradients from", links_.stage, links_.after(),
+                           [&] { link->expect(meta); });
+    }
   }
 
-  void backward(int64_t micro_batch) {
+  void backward(const PipelineStep& step) {
     // Backward computes in the types of forward, whatever scope it is called in.
     const auto outside = tensors::outside_autocast();
-    InFlight flight = std::move(in_flight_.front());
-    in_flight_.pop_front();
-    if (links_.is_last()) {
-      const double factor = weight(micro_batch) * work_.scale;
+    InFlight flight = std::move(in_flight_of(step).front());
+    in_flight_of(step).pop_front();
+    if (links_.is_last(step.virtual_stage)) {
+      const double factor = weight(step.micro_batch) * work_.scale;
       // A 16-bit loss could not hold the product in its own type.
       at::Tensor loss = c10::elementSize(flight.loss.scalar_type()) < 4 ? flight.loss.to(at::kFloat)
                                                                         : flight.loss;
@@ -221,28 +264,30 @@ class StageBatch {
                    [](const at::Tensor& output) { return output.requires_grad(); });
       if (roots.empty()) return;
       const Values gradients =
-          with_neighbor("waiting for the gradients of", links_.stage, links_.stage + 1,
+          with_neighbor("waiting for the gradients of", links_.stage, links_.after(),
                         [&] { return links_.gradients_in->receive(); });
       expect_gradients();
       flight.outputs.clear();
       torch::autograd::backward(roots, gradients);
     }
-    if (links_.is_first()) return;
+    if (links_.is_first(step.virtual_stage)) return;
     Values gradients;
     for (const at::Tensor& input : flight.inputs) {
       if (!input.requires_grad()) continue;
       gradients.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
     }
     if (gradients.empty()) return;
-    with_neighbor("sending gradients to", links_.stage, links_.stage - 1,
+    with_neighbor("sending gradients to", links_.stage, links_.before(),
                   [&] { links_.gradients_out->send(gradients, /*header=*/false); });
   }
 
-  const std::vector<PipelineLayer>& layers_;
+  const StageLayers& layers_;
   StageLinks& links_;
   const c10::Device device_;
   const BatchWork& work_;
-  std::deque<InFlight> in_flight_;
+  const Schedule schedule_;
+  size_t at_ = 0;                                // in schedule_
+  std::vector<std::deque<InFlight>> in_flight_;  // of each virtual stage
   std::vector<Values> results_;
   at::Tensor loss_;  // undefined: 0
 };
@@ -261,12 +306,12 @@ Error first_error(comm::Communicator& aborted) {
 
 }  // namespace
 
-PipelineRunner::PipelineRunner(std::shared_ptr<comm::Communicator> stages,
-                               std::vector<PipelineLayer> layers, c10::Device device)
+PipelineRunner::PipelineRunner(std::shared_ptr<comm::Communicator> stages, StageLayers layers,
+                               c10::Device device)
     : comm_(std::move(stages)),
       layers_(std::move(layers)),
       device_(device),
-      links_(*comm_, device) {}
+      links_(*comm_, static_cast<int>(layers_.size()), device_) {}
 
 void PipelineRunner::require_whole() const {
   if (!failed_) return;
@@ -283,23 +328,25 @@ void PipelineRunner::give_up(const std::string& why) {
   links_.abort(first_error(*comm_).what());
 }
 
-void PipelineRunner::run(StageBatch& batch, const std::vector<sharding::PipelineStep>& steps) {
+void PipelineRunner::run(StageBatch& batch) {
   require_whole();
-  const auto place = [&](const sharding::PipelineStep& step) {
-    return fmt::format("pipeline stage {} of {} (rank {}), {} of micro-batch {} of {}",
-                       links_.stage, links_.stages, links_.stage,
-                       step.kind == sharding::StepKind::kForward ? "forward" : "backward",
-                       step.micro_batch, batch.work().cut.count());
+  const auto place = [&] {
+    const PipelineStep& step = batch.now();
+    const std::string part =
+        links_.virtual_stages == 1
+            ? ""
+            : fmt::format(", virtual stage {} of {}", step.virtual_stage, links_.virtual_stages);
+    return fmt::format("pipeline stage {} of {} (rank {}){}, {} of micro-batch {} of {}",
+                       links_.stage, links_.stages, links_.stage, part,
+                       step.kind == StepKind::kForward ? "forward" : "backward", step.micro_batch,
+                       batch.work().cut.count());
   };
-  sharding::PipelineStep now = steps.front();
   try {
-    for (const sharding::PipelineStep& step : steps) {
-      now = step;
-      batch.run(step);
+    while (batch.run_next()) {
     }
     batch.finish();
   } catch (const Error& error) {
-    const std::string what = fmt::format("{}: {}", place(now), error.what());
+    const std::string what = fmt::format("{}: {}", place(), error.what());
     give_up(what);
     ErrorDetail detail = error.detail();
     detail.hint.clear();  // it is in the message
@@ -310,27 +357,31 @@ void PipelineRunner::run(StageBatch& batch, const std::vector<sharding::Pipeline
     detail.rank = first.detail().rank;
     throw Error(first.code(), what, detail);
   } catch (const c10::Error& error) {
-    const std::string what = fmt::format("{}: {}", place(now), error.what_without_backtrace());
+    const std::string what = fmt::format("{}: {}", place(), error.what_without_backtrace());
     give_up(what);
     throw Error(ErrorCode::kInvalidArgument, what,
                 {.rank = links_.stage,
                  .hint = "run the unsplit model on a batch of this shape to see the full error"});
   } catch (const std::exception& error) {
-    give_up(fmt::format("{}: {}", place(now), error.what()));
+    give_up(fmt::format("{}: {}", place(), error.what()));
     throw;
   }
 }
 
 Values PipelineRunner::infer(const BatchWork& work) {
   const at::NoGradGuard no_grad;
-  StageBatch batch(layers_, links_, device_, work);
-  run(batch, sharding::inference_schedule(work.cut.count()));
+  StageBatch batch(
+      layers_, links_, device_, work,
+      sharding::inference_schedule(links_.stages, work.cut.count(), links_.virtual_stages));
+  run(batch);
   return batch.outputs();
 }
 
 double PipelineRunner::train(const BatchWork& work) {
-  StageBatch batch(layers_, links_, device_, work);
-  run(batch, sharding::training_schedule(links_.stage, links_.stages, work.cut.count()));
+  StageBatch batch(layers_, links_, device_, work,
+                   sharding::training_schedule(links_.stage, links_.stages, work.cut.count(),
+                                               links_.virtual_stages));
+  run(batch);
   return batch.loss();
 }
 

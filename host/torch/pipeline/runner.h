@@ -37,16 +37,20 @@ struct BatchWork {
 };
 
 class StageBatch;
+// The layers of each of a stage's virtual stages.
+using StageLayers = std::vector<std::vector<PipelineLayer>>;
 
 class PipelineRunner {
  public:
   // stages: the communicator whose ranks are the stages, in order. Collective.
-  PipelineRunner(std::shared_ptr<comm::Communicator> stages, std::vector<PipelineLayer> layers,
+  PipelineRunner(std::shared_ptr<comm::Communicator> stages, StageLayers layers,
                  c10::Device device);
 
   comm::Communicator& stages() { return *comm_; }
-  bool is_first() const { return links_.is_first(); }
-  bool is_last() const { return links_.is_last(); }
+  int virtual_stages() const { return links_.virtual_stages; }
+  // Whether this stage reads a batch's inputs, and its targets.
+  bool is_first() const { return links_.stage == 0; }
+  bool is_last() const { return links_.stage == links_.stages - 1; }
 
   // Returns the outputs of the whole batch on the last stage; empty on the others.
   Values infer(const BatchWork& work);
@@ -59,11 +63,11 @@ class PipelineRunner {
   void require_whole() const;
 
  private:
-  void run(StageBatch& batch, const std::vector<sharding::PipelineStep>& steps);
+  void run(StageBatch& batch);
   void give_up(const std::string& why);
 
   const std::shared_ptr<comm::Communicator> comm_;
-  const std::vector<PipelineLayer> layers_;
+  const StageLayers layers_;
   const c10::Device device_;
   StageLinks links_;
   std::optional<std::string> failed_;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "empty_weights/empty_weights.h"
 #include "pipeline/link.h"
@@ -23,6 +24,23 @@ at::Tensor meta_like(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+StagePlacement placement_of(const LayerList& layers, const strategy::Model& model,
+                            const sharding::StageBegins& begins, int stages) {
+  StagePlacement placement{std::vector<std::vector<int>>(model.parameters.size()),
+                           std::vector<int>(model.buffers.size(), 0)};
+  for (size_t i = 0, part = 0; i < layers.entries.size(); ++i) {
+    if (part + 1 < begins.size() && i == begins[part + 1]) ++part;
+    const int stage = static_cast<int>(part) % stages;
+    for (const size_t parameter : layers.entries[i].parameters) {
+      std::vector<int>& holders = placement.parameters[parameter];
+      const auto place = std::lower_bound(holders.begin(), holders.end(), stage);
+      if (place == holders.end() || *place != stage) holders.insert(place, stage);
+    }
+    for (const size_t buffer : layers.entries[i].buffers) placement.buffers[buffer] = stage;
+  }
+  return placement;
+}
 
 PipelineStage::PipelineStage(strategy::Model described, StagePlacement placement,
                              PipelineComms comms, bool broadcast_buffers)
@@ -152,20 +170,41 @@ void PipelineStage::take_values() {
       on_meta, [&](size_t i, const at::Tensor& value) { pass_on(index_on_meta[i], value); });
 }
 
+std::vector<size_t> PipelineStage::trained() const {
+  std::vector<size_t> result;
+  for (size_t i = 0; i < model().parameters.size(); ++i) {
+    if (keeps(i) && variable(i).requires_grad()) result.push_back(i);
+  }
+  return result;
+}
+
 void PipelineStage::begin_gradients() {
+  if (has_waiting()) return;  // no rank's gradients are combined with those of others
+  if (!sync()) {
+    // Those that are, of a tied parameter, become shares, which are summed with the batches to
+    // come.
+    const at::NoGradGuard no_grad;
+    for (const Tied& tied : tied_) {
+      const at::Tensor& gradient = variable(tied.parameter).grad();
+      if (gradient.defined()) gradient.div_(tied.comm->size());
+    }
+    return;
+  }
   const auto set_aside = [this](size_t parameter) {
     at::Tensor& gradient = variable(parameter).mutable_grad();
     earlier_[parameter] = gradient;
     gradient.reset();
   };
-  for (const Tied& tied : tied_) set_aside(tied.parameter);
-  if (replicas_ == nullptr) return;
-  for (size_t i = 0; i < model().parameters.size(); ++i) {
-    if (keeps(i) && variable(i).requires_grad() && earlier_.count(i) == 0) set_aside(i);
+  if (replicas_ != nullptr) {
+    for (const size_t i : trained()) set_aside(i);
+  } else {
+    for (const Tied& tied : tied_) set_aside(tied.parameter);
   }
 }
 
-void PipelineStage::finish_gradients() {
+void PipelineStage::finish_gradients(double factor) {
+  set_waiting(!sync());
+  if (!sync()) return;
   const at::NoGradGuard no_grad;
   for (const Tied& tied : tied_) {
     at::Tensor& gradient = variable(tied.parameter).mutable_grad();
@@ -180,24 +219,28 @@ void PipelineStage::finish_gradients() {
     if (gradient.defined()) earlier.add_(gradient);
     gradient = earlier;
   }
+  if (factor == 1) return;
+  for (const size_t i : trained()) {
+    if (variable(i).grad().defined()) variable(i).grad().mul_(factor);
+  }
 }
 
 // A parameter that no pipeline has used keeps no gradient.
 void PipelineStage::average_gradients() {
+  const std::vector<size_t> parameters = trained();
   std::vector<int32_t> used;
-  for (const auto& [parameter, earlier] : earlier_)
-    used.push_back(variable(parameter).grad().defined() ? 1 : 0);
+  for (const size_t i : parameters) used.push_back(variable(i).grad().defined() ? 1 : 0);
   if (!used.empty()) {
     db_op op = tensors::host_op(DB_ALL_REDUCE, DB_I32, used.data(), used.data(), used.size());
     op.reduce = DB_MAX;
     replicas_->run(op);
   }
   std::vector<at::Tensor> gradients;
-  size_t at = 0;
-  for (const auto& [parameter, earlier] : earlier_) {
-    if (used[at++] == 0) continue;
-    at::Tensor& gradient = variable(parameter).mutable_grad();
-    gradient = gradient.defined() ? gradient.contiguous() : at::zeros_like(variable(parameter));
+  for (size_t at = 0; at < parameters.size(); ++at) {
+    if (used[at] == 0) continue;
+    const size_t i = parameters[at];
+    at::Tensor& gradient = variable(i).mutable_grad();
+    gradient = gradient.defined() ? gradient.contiguous() : at::zeros_like(variable(i));
     gradient.mul_(1.0 / replicas_->size());
     gradients.push_back(gradient);
   }

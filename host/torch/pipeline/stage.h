@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "pipeline/layers.h"
+#include "sharding/pipeline_schedule.h"
 #include "strategy/gradient_sync.h"
 #include "strategy/strategy.h"
 
@@ -21,6 +23,10 @@ struct StagePlacement {
   std::vector<std::vector<int>> parameters;  // an entry for each of Model::parameters
   std::vector<int> buffers;                  // the stage that changes it
 };
+
+// begins: of the model's parts, of which each stage has every stages-th.
+StagePlacement placement_of(const LayerList& layers, const strategy::Model& model,
+                            const sharding::StageBegins& begins, int stages);
 
 // The ranks that keep one model in pipelines.
 struct PipelineComms {
@@ -36,10 +42,12 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   PipelineStage(strategy::Model model, StagePlacement placement, PipelineComms comms,
                 bool broadcast_buffers);
 
-  // Call around the backwards of one batch. finish_gradients sums the gradients of tied parameters
-  // and averages those of several pipelines. Collective among the stages that share some.
+  // Call around the backwards of one batch. If sync(), finish_gradients combines the gradients of
+  // this batch and of those before it that only accumulated: it sums those of tied parameters over
+  // their stages, averages those of several pipelines, and multiplies all by the factor. Otherwise
+  // each rank keeps its own. Collective among the stages that share some.
   void begin_gradients();
-  void finish_gradients();
+  void finish_gradients(double factor);
 
   std::optional<strategy::ParameterPart> part(size_t parameter) override;
   void parameters_changed(strategy::ParameterWriter) override {}
@@ -63,6 +71,7 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   void make_tied_communicators();
   void share_values();
   void average_gradients();
+  std::vector<size_t> trained() const;  // the kept parameters that are not frozen
   const at::Tensor& variable(size_t i) const { return model().parameters[i].tensor; }
 
   const StagePlacement placement_;
@@ -71,7 +80,7 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   const bool broadcast_buffers_;
   std::vector<std::shared_ptr<comm::Communicator>> tied_comms_;
   std::vector<Tied> tied_;
-  // Gradients from earlier batches, set aside while one batch's are combined with other ranks'.
+  // Gradients that are combined already, set aside while a batch's are combined with other ranks'.
   std::map<size_t, at::Tensor> earlier_;  // by parameter; undefined: none
 };
 

@@ -85,15 +85,22 @@ DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> 
     comm_ = std::move(comm);
     comm_->verify(shared_settings_of(model()));
   }
+  if (communication.gradients != "none")
+    require_whole_parameters("compressed gradients", "communication.gradients");
+  if (communication.local_sgd_steps > 0)
+    require_whole_parameters("LocalSGD", "communication.local_sgd_steps");
   make_meta_tensors();
   NamedTensors trainable;
+  std::vector<std::shared_ptr<comm::Communicator>> averaging;  // by trainable parameter
   std::vector<at::Tensor> frozen, buffers;
   for (const ModelParameter& parameter : model().parameters) {
     if (parameter.tensor.requires_grad()) {
       trainable.emplace_back(parameter.name, parameter.tensor);
+      const auto& ranks = ranks_of(parameter);
+      averaging.push_back(ranks == comm_ ? nullptr : ranks);
     } else {
       move_to(parameter.tensor, model().device);
-      frozen.push_back(parameter.tensor);
+      if (ranks_of(parameter) == comm_) frozen.push_back(parameter.tensor);
     }
   }
   for (const auto& [name, buffer] : model().buffers) {
@@ -101,16 +108,18 @@ DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> 
     buffers.push_back(buffer);
   }
   const bool offloads = optimizer_memory_ != nullptr;
-  flat() =
-      FlatParameters(trainable, several && communication.local_sgd_steps == 0, model().device,
-                     offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit);
+  flat() = FlatParameters(
+      trainable, several && communication.local_sgd_steps == 0, model().device,
+      offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit, averaging);
   for (FlatGroup& group : flat().groups()) group.state_memory = optimizer_memory_.get();
   local_ = std::make_shared<LocalGradients>(flat());
   describe({.text = "whole on every rank", .types = types_of(model())});
   if (!several) return;
 
-  for (const FlatGroup& group : flat().groups())
-    comm_->run(tensors::broadcast_op(group.parameters, 0));
+  for (const FlatGroup& group : flat().groups()) {
+    comm::Communicator& ranks = group.averaging != nullptr ? *group.averaging : *comm_;
+    ranks.run(tensors::broadcast_op(group.parameters, 0));
+  }
   std::vector<at::Tensor> rest = frozen;
   rest.insert(rest.end(), buffers.begin(), buffers.end());
   tensors::broadcast_coalesced(*comm_, rest, 0);
@@ -138,7 +147,19 @@ void DataParallel::make_meta_tensors() {
   });
 }
 
+void DataParallel::require_whole_parameters(const std::string& what, const std::string& key) const {
+  for (const ModelParameter& parameter : model().parameters) {
+    if (ranks_of(parameter) == comm_) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: '{}' of the model '{}' is divided over expert groups, but this "
+                            "needs parameters that all ranks have whole",
+                            what, parameter.name, model().name),
+                {.subject = key, .hint = "leave it out, or set parallel.expert to 1"});
+  }
+}
+
 void DataParallel::begin_local_sgd(int64_t steps) {
+  require_whole_parameters("LocalSGD", "parallel.expert");
   if (in_local_sgd_) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("LocalSGD: another one of the model '{}' is active", model().name),
@@ -172,6 +193,7 @@ GradientSync& DataParallel::gradient_sync() {
 }
 
 void DataParallel::use_comm_hook(const std::shared_ptr<const NamedHook>& hook) {
+  if (hook != nullptr) require_whole_parameters("register_comm_hook", hook->name);
   if (reducer_ != nullptr) {
     reducer_->set_hook(hook);
   } else if (hook != nullptr && local_sgd_ != nullptr) {
@@ -201,16 +223,17 @@ std::vector<StateTensor> DataParallel::state_tensors() {
 
 std::optional<ParameterPart> DataParallel::part(size_t parameter) {
   const at::Tensor& whole = model().parameters[parameter].tensor;
+  const auto& ranks = ranks_of(model().parameters[parameter]);
   return ParameterPart{.parameter = parameter,
                        .begin = 0,
                        .end = whole.numel(),
                        .values = whole.detach(),
                        .optimizer_tensor = whole,
-                       .copies = comm_ != nullptr ? comm_->size() : 1,
-                       .copy = comm_ != nullptr ? comm_->rank() : 0};
+                       .copies = ranks != nullptr ? ranks->size() : 1,
+                       .copy = ranks != nullptr ? ranks->rank() : 0};
 }
 
-// Gradients are equal on every rank, so all ranks throw the same error.
+// Gradients are equal on every rank that has the parameters, so these throw the same error.
 double DataParallel::gradient_norm(const GradientNorm& which) {
   const at::NoGradGuard no_grad;
   const double norm = which.norm_of(which.power_of(gradients_of(which)));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -65,7 +66,8 @@ class DataParallel : public Strategy {
   // the trainable parameters into flat memory. Every parameter of the module stays the same
   // variable; those on meta are materialized. comm: only for gradients; null for one process.
   // Throws Error(kConfig, kIo) if an optimizer's state cannot be offloaded as configured.
-  // Throws Error(kUnsupported) if the transport lacks what a compression needs.
+  // Throws Error(kUnsupported) if the transport lacks what a compression needs, or if settings of
+  // communication need all parameters whole and one is divided over an expert group.
   DataParallel(Model model, std::shared_ptr<comm::Communicator> comm,
                const config::TrainingConfig& config, const config::MemoryConfig& memory,
                const config::CommunicationConfig& communication = {});
@@ -96,6 +98,12 @@ class DataParallel : public Strategy {
  private:
   void use_comm_hook(const std::shared_ptr<const NamedHook>& hook) override;
   void make_meta_tensors();
+  // The ranks that average a parameter's gradients and start from its rank 0's values; null for one
+  // process.
+  const std::shared_ptr<comm::Communicator>& ranks_of(const ModelParameter& parameter) const {
+    return parameter.averaging != nullptr ? parameter.averaging : comm_;
+  }
+  void require_whole_parameters(const std::string& what, const std::string& key) const;
   // Whether gradients are averaged if set_sync allows it.
   bool averages_gradients() const { return reducer_ != nullptr && !in_local_sgd_; }
 

@@ -37,11 +37,16 @@ std::vector<at::Tensor> padding_in(const std::vector<FlatSlot>& slots, size_t fi
 }
 
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                               bool flat_gradients, c10::Device device, int64_t most_elements) {
+                               bool flat_gradients, c10::Device device, int64_t most_elements,
+                               const std::vector<std::shared_ptr<comm::Communicator>>& averaging) {
   const at::NoGradGuard no_grad;
+  const auto averaging_of = [&](size_t i) { return averaging.empty() ? nullptr : averaging[i]; };
   std::vector<sharding::FlatParameter> sizes;
-  for (const auto& [name, parameter] : parameters) {
-    sizes.push_back({.dtype = static_cast<int>(parameter.scalar_type()),
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i].second;
+    // Those that other ranks average come first: the last group's gradients carry the flags.
+    const int after = averaging_of(i) != nullptr ? 0 : static_cast<int>(at::ScalarType::NumOptions);
+    sizes.push_back({.dtype = after + static_cast<int>(parameter.scalar_type()),
                      .element_size = static_cast<int64_t>(parameter.element_size()),
                      .numel = parameter.numel()});
   }
@@ -49,6 +54,7 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
     const at::ScalarType type = parameters[layout.parameters.front()].second.scalar_type();
     const auto options = at::TensorOptions(type).device(device);
     FlatGroup group;
+    group.averaging = averaging_of(layout.parameters.front());
     group.parameters = at::zeros({layout.numel}, options);
     if (flat_gradients) {
       group.gradients = at::zeros({layout.numel + layout.flags}, options);
@@ -60,7 +66,8 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
       FlatSlot slot{.name = name,
                     .parameter = parameter,
                     .offset = layout.offsets[i],
-                    .numel = parameter.numel()};
+                    .numel = parameter.numel(),
+                    .registered = layout.parameters[i]};
       const at::Tensor data = place_in(group.parameters, slot.offset, parameter.sizes());
       data.copy_(parameter);
       if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().to(device);

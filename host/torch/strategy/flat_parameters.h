@@ -8,8 +8,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "comm/communicator.h"
 
 namespace coupler::residency {
 class OffloadedMemory;
@@ -25,6 +28,7 @@ struct FlatSlot {
   int64_t offset = 0;
   int64_t numel = 0;
   int group = 0;
+  size_t registered = 0;  // its place among the parameters in order of registration
 };
 
 // Slots of one dtype in one memory; [first_slot, end_slot) of FlatParameters::slots.
@@ -33,6 +37,8 @@ struct FlatGroup {
   at::Tensor gradients;   // likewise; undefined if gradients are not flat
   residency::OffloadedMemory* state_memory =
       nullptr;  // where its optimizer state is; null: in memory
+  // The ranks that average its gradients; null: those that average the model's.
+  std::shared_ptr<comm::Communicator> averaging = nullptr;
   size_t first_slot = 0, end_slot = 0;
 };
 
@@ -43,10 +49,11 @@ class FlatParameters {
   // Moves the data of all parameters (named, in order of registration, without duplicates) to the
   // device, contiguous. With flat_gradients also makes the gradient buffer, with room for one flag
   // per slot after the last group (flags()). A group of two or more parameters has at most
-  // most_elements.
+  // most_elements. averaging: by parameter, FlatGroup::averaging of its group; empty: all null.
   FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                  bool flat_gradients, c10::Device device = c10::kCPU,
-                 int64_t most_elements = kNoLimit);
+                 int64_t most_elements = kNoLimit,
+                 const std::vector<std::shared_ptr<comm::Communicator>>& averaging = {});
   // Empty, to be filled by add().
   FlatParameters() = default;
   // Adds a group whose memory the caller provides, with its slots in the order of their offsets.

@@ -114,7 +114,8 @@ GradientReducer::GradientReducer(std::string model, FlatParameters& flat,
   taken_.resize(flat_.slots().size());
   for (const FlatGroup& group : flat_.groups()) {
     const at::Tensor& memory = group.gradients;
-    registered_.push_back(comm_->register_memory(memory.data_ptr(), memory.nbytes()));
+    comm::Communicator& ranks = group.averaging != nullptr ? *group.averaging : *comm_;
+    registered_.push_back(ranks.register_memory(memory.data_ptr(), memory.nbytes()));
   }
   cut_buckets();
 }
@@ -144,22 +145,39 @@ void GradientReducer::cut_buckets() {
              (cap == 0 || (end_offset(end + 1) - start) * element_size <= cap)) {
         ++end;
       }
-      for (size_t slot = first; slot < end; ++slot) bucket_of_slot_[slot] = buckets_.size();
       const at::Tensor memory = group.gradients.narrow(0, start, end_offset(end) - start);
       buckets_.push_back({.memory = memory,
+                          .comm = group.averaging != nullptr ? group.averaging : comm_,
                           .first_slot = first,
                           .end_slot = end,
                           .reduction = compression_.reduction_of(group, first, end, memory)});
       first = end;
     }
   }
+  order_buckets();
   if (hook_ != nullptr) hook_buckets();
   if (!flags_alone) return;
   const size_t none = flat_.slots().size();
   buckets_.push_back({.memory = flat_.flags(),
+                      .comm = comm_,
                       .first_slot = none,
                       .end_slot = none,
                       .reduction = whole_reduction(flat_.flags())});
+}
+
+// The buckets of several groups take turns, as their gradients arrive: roughly in reverse order of
+// registration. The last one may carry the flags and stays.
+void GradientReducer::order_buckets() {
+  const auto last_registered = [this](const Bucket& bucket) {
+    return flat_.slots()[bucket.end_slot - 1].registered;
+  };
+  std::stable_sort(buckets_.begin(), buckets_.end() - 1, [&](const Bucket& a, const Bucket& b) {
+    return last_registered(a) > last_registered(b);
+  });
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    for (size_t slot = buckets_[i].first_slot; slot < buckets_[i].end_slot; ++slot)
+      bucket_of_slot_[slot] = i;
+  }
 }
 
 void GradientReducer::hook_buckets() {
@@ -263,7 +281,7 @@ void GradientReducer::launch(Bucket& bucket) {
   if (bucket.hooked != nullptr) {
     bucket.work = std::make_unique<HookWork>(hook_, bucket.hooked);
   } else {
-    bucket.work = std::make_unique<ReductionWork>(*comm_, *bucket.reduction, overlap);
+    bucket.work = std::make_unique<ReductionWork>(*bucket.comm, *bucket.reduction, overlap);
   }
   if (overlap) {
     bucket.work->step();

@@ -89,7 +89,8 @@ class GradientReducer final : public GradientSync,
 
  private:
   struct Bucket {
-    at::Tensor memory;  // slice of a group's flat gradients
+    at::Tensor memory;                         // slice of a group's flat gradients
+    std::shared_ptr<comm::Communicator> comm;  // whose ranks' sum it becomes
     size_t first_slot = 0, end_slot = 0;
     size_t pending = 0;
     std::unique_ptr<BucketReduction> reduction = nullptr;
@@ -115,6 +116,7 @@ class GradientReducer final : public GradientSync,
   void finish();
   void publish_gradients();
   void cut_buckets();
+  void order_buckets();
   void hook_buckets();
 
   const std::string model_;

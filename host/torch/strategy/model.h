@@ -17,7 +17,7 @@
 
 #include "comm/communicator.h"
 #include "comm/preflight.h"
-#include "sharding/division.h"
+#include "sharding/model_division.h"
 
 namespace torch::jit {
 
@@ -48,19 +48,18 @@ struct ModelModule {
   int64_t parent = -1;
 };
 
-// How a parameter is divided over the ranks of a tensor group, which keep equal parts of it.
-struct ParameterDivision {
-  std::vector<int64_t> sizes;  // of the whole parameter
-  int64_t dim = 0;             // along which it is divided
-  int64_t blocks = 1;          // of the dimension, each of which is divided
-  sharding::Division elements;
-};
+using sharding::ParameterDivision;
 
 struct ModelParameter {
   std::string name;  // dotted path
   at::Tensor tensor;
   size_t module = 0;
   std::optional<ParameterDivision> division = {};  // the tensor is this rank's part
+  // The ranks that have the other parts; null: it is whole.
+  std::shared_ptr<comm::Communicator> parts = {};
+  // The ranks with the same part that average its gradients; null: those that average the
+  // gradients of whole parameters.
+  std::shared_ptr<comm::Communicator> averaging = {};
 
   std::vector<int64_t> whole_sizes() const {
     return division ? division->sizes : tensor.sizes().vec();

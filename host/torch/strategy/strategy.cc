@@ -18,8 +18,9 @@
 namespace coupler::strategy {
 
 void ModelState::place_in_tensor_group(size_t parameter, ParameterPart& part) const {
-  part.division = model_.parameters[parameter].elements();
-  if (model_.tensor_comm == nullptr || !part.division.is_whole()) return;
+  const ModelParameter& it = model_.parameters[parameter];
+  part.division = it.elements();
+  if (model_.tensor_comm == nullptr || it.parts == model_.tensor_comm) return;
   part.copy += part.copies * model_.tensor_comm->rank();
   part.copies *= model_.tensor_comm->size();
 }

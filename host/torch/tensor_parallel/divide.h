@@ -3,15 +3,13 @@
 // One thread; collective over the group.
 #pragma once
 
-#include <vector>
-
-#include "sharding/tensor_plan.h"
+#include "sharding/model_division.h"
 #include "strategy/model.h"
 #include "tensor_parallel/exchange.h"
 
 namespace coupler::tensor_parallel {
 
-using Plans = std::vector<std::vector<sharding::PlannedLayers>>;
+using Plans = sharding::TensorPlans;
 
 // plans: the first that names a module counts. Every rank gets the values of the group's rank 0.
 // Parameters on meta are materialized, one at a time. Throws Error(kConfig) naming module and line

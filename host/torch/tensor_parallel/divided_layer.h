@@ -12,24 +12,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "residency/parameter_hooks.h"
 #include "residency/product.h"
-#include "sharding/tensor_plan.h"
+#include "sharding/model_division.h"
 #include "tensor_parallel/exchange.h"
 #include "tensor_parallel/heads_check.h"
 
 namespace coupler::tensor_parallel {
 
-// One weight, which several layers may share: an embedding and the head of a language model.
-struct DividedWeight {
-  at::Tensor weight;             // this rank's part
-  bool transposed = false;       // [in, out], of a product
-  std::string name;              // of the layer
-  std::string lookup_name;       // of the embedding; empty: none uses it
-  std::string product_name;      // of the linear layer; likewise
-  sharding::LayerStyle product;  // of that layer
+struct DividedWeight : sharding::WeightUse {
+  at::Tensor weight;  // this rank's part
 };
 
 class DividedLayer : public residency::ParameterHook {

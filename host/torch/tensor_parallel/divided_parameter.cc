@@ -4,15 +4,17 @@
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
-#include "base/error.h"
 #include "comm/communicator.h"
+#include "empty_weights/empty_weights.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::tensor_parallel {
@@ -26,49 +28,51 @@ std::vector<int64_t> grid_of(const strategy::ParameterDivision& division) {
   return {outer, division.elements.ranks, division.elements.run};
 }
 
-// Which of a model's parameters the norm is about, divided or not.
+// The groups that parameters of the model are divided over, in the same order on every rank.
+std::vector<Group> groups_of(const strategy::Model& model) {
+  std::vector<Group> result;
+  for (const strategy::ModelParameter& parameter : model.parameters) {
+    const bool known = std::find(result.begin(), result.end(), parameter.parts) != result.end();
+    if (parameter.parts != nullptr && !known) result.push_back(parameter.parts);
+  }
+  return result;
+}
+
+// Which of a model's parameters the norm is about, divided over this group; null: whole.
 strategy::GradientNorm only(const strategy::Model& model, const strategy::GradientNorm& which,
-                            bool divided) {
+                            const Group& group) {
   strategy::GradientNorm result{.type = which.type, .parameters = std::set<size_t>()};
   for (size_t i = 0; i < model.parameters.size(); ++i) {
-    if (which.covers(i) && model.parameters[i].division.has_value() == divided)
-      result.parameters->insert(i);
+    if (which.covers(i) && model.parameters[i].parts == group) result.parameters->insert(i);
   }
   return result;
 }
 
 }  // namespace
 
-strategy::ParameterDivision division_of(const std::string& name, at::IntArrayRef sizes, int64_t dim,
-                                        const sharding::PlannedLayers& line, int ranks, int rank) {
-  const int64_t size = sizes[static_cast<size_t>(dim)];
-  const auto& [style, blocks, multiple] = line.style;
-  if (size % (blocks * ranks * multiple) != 0) {
-    std::string parts = fmt::format("{} ranks", ranks);
-    if (blocks > 1) parts += fmt::format(" in each of {} blocks", blocks);
-    if (multiple > 1) parts += fmt::format(" in multiples of {}", multiple);
-    fail_config(fmt::format("'{}' is [{}], and the {} of dimension {} cannot be divided over {} "
-                            "({})",
-                            name, fmt::join(sizes, ", "), size, dim, parts, line.text),
-                "parallel.tensor",
-                "choose a parallel.tensor that divides it, or leave the layer out of the plan");
-  }
-  int64_t inner = 1;
-  for (size_t d = static_cast<size_t>(dim) + 1; d < sizes.size(); ++d) inner *= sizes[d];
-  return {.sizes = sizes.vec(),
-          .dim = dim,
-          .blocks = blocks,
-          .elements = sharding::Division::along(size, inner, blocks, ranks, rank)};
-}
-
 at::Tensor part_of(const at::Tensor& whole, const strategy::ParameterDivision& division) {
-  std::vector<int64_t> sizes = division.sizes;
-  sizes[static_cast<size_t>(division.dim)] /= division.elements.ranks;
   return whole.contiguous()
       .view(grid_of(division))
       .select(1, division.elements.rank)
       .clone(at::MemoryFormat::Contiguous)
-      .view(sizes);
+      .view(division.part_sizes());
+}
+
+void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
+                std::optional<strategy::ParameterDivision> division, const Group& group) {
+  const at::Tensor dense = whole.contiguous();
+  group->run(tensors::broadcast_op(dense, 0));
+  const at::Tensor own = division ? part_of(dense, *division) : dense;
+  if (parameter.tensor.is_meta()) {
+    parameter.tensor.set_data(at::empty(own.sizes(), parameter.tensor.options()));
+    empty_weights::put_value(parameter.tensor, own);
+  } else {
+    parameter.tensor.mutable_grad() = at::Tensor();
+    empty_weights::set_value(parameter.tensor, own);
+  }
+  if (!division) return;
+  parameter.division = std::move(division);
+  parameter.parts = group;
 }
 
 at::Tensor whole_of(const strategy::Model& model, size_t parameter, const at::Tensor& part) {
@@ -78,34 +82,38 @@ at::Tensor whole_of(const strategy::Model& model, size_t parameter, const at::Te
   std::vector<int64_t> grid = grid_of(*division);
   const at::Tensor mine = part.detach().contiguous().view({grid[0], grid[2]});
   const at::Tensor all = at::empty({grid[1], grid[0], grid[2]}, mine.options());
-  model.tensor_comm->run(tensors::all_gather_op(mine, all));
+  model.parameters[parameter].parts->run(tensors::all_gather_op(mine, all));
   return all.transpose(0, 1).contiguous().view(division->sizes);
 }
 
 double gradient_norm(strategy::Strategy& strategy, const strategy::GradientNorm& which) {
   const strategy::Model& model = strategy.model();
-  if (model.tensor_comm == nullptr) return strategy.gradient_norm(which);
+  const std::vector<Group> groups = groups_of(model);
+  if (groups.empty()) return strategy.gradient_norm(which);
   // Ranks have other gradients of divided parameters, and one of them may throw alone.
   std::optional<Error> problem;
   double power = 0;
-  try {
-    power = which.power_of(strategy.gradient_norm(only(model, which, /*divided=*/true)));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) throw;
-    problem = error;
-    power = std::numeric_limits<double>::infinity();
+  for (const Group& group : groups) {
+    double own = 0;
+    try {
+      own = which.power_of(strategy.gradient_norm(only(model, which, group)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidArgument) throw;
+      problem = error;
+      own = std::numeric_limits<double>::infinity();
+    }
+    own = tensors::all_reduce_number(*group, own, which.is_maximum() ? DB_MAX : DB_SUM);
+    power = which.together(power, own);
   }
-  power =
-      tensors::all_reduce_number(*model.tensor_comm, power, which.is_maximum() ? DB_MAX : DB_SUM);
   if (problem) throw Error(*problem);
   if (!std::isfinite(power)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("clip_grad_norm: the norm of the gradients is {}: another rank of the "
-                            "tensor group has infinite or NaN elements in its parts of '{}'",
+                fmt::format("clip_grad_norm: the norm of the gradients is {}: another rank has "
+                            "infinite or NaN elements in its parts of '{}'",
                             which.norm_of(power), model.name),
                 {.hint = "see the error of that rank"});
   }
-  const double rest = strategy.gradient_norm(only(model, which, /*divided=*/false));
+  const double rest = strategy.gradient_norm(only(model, which, /*group=*/nullptr));
   return which.norm_of(which.together(power, which.power_of(rest)));
 }
 

@@ -4,28 +4,28 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <string>
+#include <optional>
 
-#include "sharding/tensor_plan.h"
 #include "strategy/model.h"
 #include "strategy/strategy.h"
+#include "tensor_parallel/exchange.h"
 
 namespace coupler::tensor_parallel {
-
-// How a parameter of these sizes is divided along a dimension. Throws Error(kConfig) naming it and
-// the plan's line if the dimension does not divide.
-strategy::ParameterDivision division_of(const std::string& name, at::IntArrayRef sizes, int64_t dim,
-                                        const sharding::PlannedLayers& line, int ranks, int rank);
 
 // A rank's part of a whole parameter: a copy.
 at::Tensor part_of(const at::Tensor& whole, const strategy::ParameterDivision& division);
 
+// Gives a parameter the value that rank 0 of the group has, or its part of that. whole: this rank's
+// own value, which is overwritten; the parameter may be on meta. Collective.
+void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
+                std::optional<strategy::ParameterDivision> division, const Group& group);
+
 // The whole tensor of these parts: those of a parameter, or of its gradient. Undefined if `part`
 // is, on every rank. Returns the part itself if the parameter is not divided. Collective over the
-// tensor group.
+// ranks that have its parts.
 at::Tensor whole_of(const strategy::Model& model, size_t parameter, const at::Tensor& part);
 
-// strategy.gradient_norm(which) over the tensor group, too. Collective.
+// strategy.gradient_norm(which) over the ranks that have other parts, too. Collective.
 double gradient_norm(strategy::Strategy& strategy, const strategy::GradientNorm& which);
 
 }  // namespace coupler::tensor_parallel

@@ -1,7 +1,7 @@
 // The public modules and functions of coupler/tensor_parallel.h that need no group.
 #include <coupler/tensor_parallel.h>
-#include <fmt/format.h>
 
+#include "sharding/decoder_plan.h"
 #include "tensor_parallel/module_plan.h"
 
 namespace coupler {
@@ -25,12 +25,7 @@ void add_plan(const torch::nn::Module& module, const std::string& prefix, int ra
   const auto* const own = dynamic_cast<const TensorParallelLayers*>(&module);
   if (own == nullptr) return;
   for (const TensorRule& rule : own->tensor_plan(ranks)) {
-    const bool inside = !prefix.empty() && !rule.pattern.empty();
-    sharding::PlannedLayers line{.pattern = prefix + (inside ? "." : "") + rule.pattern};
-    line.text = fmt::format("the model's plan: \"{} = {}\"", line.pattern, rule.style);
-    line.style = sharding::layer_style(rule.style, line.text);
-    line.style.multiple = rule.multiple;
-    into.push_back(std::move(line));
+    into.push_back(sharding::planned_layers({rule.pattern, rule.style, rule.multiple}, prefix));
   }
 }
 

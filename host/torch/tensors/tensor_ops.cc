@@ -121,6 +121,17 @@ db_op all_to_all_op(const at::Tensor& input, const at::Tensor& output) {
   return op;
 }
 
+db_op all_to_all_v_op(const at::Tensor& input, const std::vector<uint64_t>& send_counts,
+                      const at::Tensor& output, const std::vector<uint64_t>& recv_counts) {
+  require_plain(output);
+  db_op op = tensor_op(DB_ALL_TO_ALL_V, input);
+  op.recv = output.mutable_data_ptr();
+  op.count = 0;
+  op.send_counts = send_counts.data();
+  op.recv_counts = recv_counts.data();
+  return op;
+}
+
 db_op host_op(db_kind kind, db_dtype dtype, const void* send, void* recv, uint64_t count) {
   db_op op{};
   op.kind = kind;

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -34,6 +35,11 @@ db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
 // Part i of input [world_size, n…] to rank i, from which part i of output is.
 db_op all_to_all_op(const at::Tensor& input, const at::Tensor& output);
+// The first send_counts[0] elements of input to rank 0, the next to rank 1, …; output likewise has
+// recv_counts[r] elements from rank r. The counts are the caller's until the operation is
+// submitted.
+db_op all_to_all_v_op(const at::Tensor& input, const std::vector<uint64_t>& send_counts,
+                      const at::Tensor& output, const std::vector<uint64_t>& recv_counts);
 
 // An operation on host memory, with `count` elements of the type as described for its kind. A
 // barrier needs none of them.

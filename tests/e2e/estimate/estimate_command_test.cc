@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,145 @@ TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {
       << none.err;
 }
 
+// Bytes of a part of the estimate, by the name that JSON has for it.
+double most(const Outcome& outcome, const std::string& part) {
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return nlohmann::json::parse(outcome.out)["estimates"][0]["most_bytes"][part].get<double>();
+}
+
+TEST(EstimateCommand, DividedLayers_AreAPartOfTheModel) {
+  const Workplace here;
+  const Words program = gpt(here);
+  const auto estimate = [&](const Words& options) {
+    return here.coupler(with(
+        with({"estimate", "--json", "--world", "4"}, with({"-o", "backend.use=gloo_cpu"}, options)),
+        program));
+  };
+  const Outcome whole = estimate({});
+  const Outcome divided = estimate({"-o", "parallel.tensor=2"});
+  const auto row = nlohmann::json::parse(divided.out)["estimates"][0];
+  EXPECT_EQ(row["mesh"]["data"], 2);
+  EXPECT_EQ(row["mesh"]["tensor"], 2);
+  const auto all = row["parameters"]["all"].get<double>();
+  const auto own = row["parameters"]["after_tensor"].get<double>();
+  EXPECT_LT(own, 0.6 * all);  // the embeddings of bytes stay whole
+  for (const char* part : {"gradients", "optimizer"})
+    EXPECT_NEAR(most(divided, part) / most(whole, part), own / all, 0.02) << part;
+  const double activations = most(divided, "activations") / most(whole, "activations");
+  EXPECT_LT(activations, 0.9);
+  EXPECT_GT(activations, 0.4);
+}
+
+TEST(EstimateCommand, DividedSequences_HaveTheirPartOfTheActivations) {
+  const Workplace here;
+  const Words program = gpt(here);
+  const auto activations = [&](const Words& options) {
+    return most(
+        here.coupler(with(
+            with({"estimate", "--json", "--world", "2", "-o", "backend.use=gloo_cpu"}, options),
+            program)),
+        "activations");
+  };
+  const double whole = activations({});
+  for (const char* method : {"ring", "all_to_all"}) {
+    const double part = activations(
+        {"-o", "parallel.context=2", "-o", std::string("parallel.context_method=") + method});
+    EXPECT_LT(part, 0.9 * whole) << method;
+  }
+}
+
+TEST(EstimateCommand, Mesh_SaysWhichDimensionDividesWhat) {
+  const Workplace here;
+  const Outcome outcome = here.coupler(
+      with({"estimate", "--world", "8", "-o", "backend.use=fsdp", "-o",
+            "backend.fsdp.base=gloo_cpu", "-o", "parallel.tensor=2", "-o", "parallel.shard=2"},
+           gpt(here)));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* text : {"what it divides", "data       2      samples", "shard      2",
+                           "tensor     2      layers: "}) {
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
+  }
+}
+
+TEST(EstimateCommand, Recommend_ChoosesAMeshAndSaysWhy) {
+  const Workplace here;
+  Words program = gpt(here);
+  // Activations are most of what it needs.
+  std::replace(program.begin(), program.end(), std::string("32"), std::string("128"));
+  std::replace(program.begin(), program.end(), std::string("2"), std::string("32"));
+  const auto recommend = [&](const std::string& limit) {
+    return here.coupler(with({"config", "recommend", "--limit", limit, "--world", "4"}, program));
+  };
+  const Outcome roomy = recommend("16GiB");
+  ASSERT_EQ(roomy.exit_code, 0) << roomy.err;
+  for (const char* text : {"# Chosen: data 4, the mesh that exchanges least, and it fits.",
+                           "# Not needed: tensor 2, 4, with which activations are exchanged twice",
+                           "# Not needed: context 2, 4, with which keys and values travel"}) {
+    EXPECT_NE(roomy.out.find(text), std::string::npos) << text << " in\n" << roomy.out;
+  }
+  EXPECT_EQ(roomy.out.find("[parallel]"), std::string::npos) << roomy.out;
+
+  // A tenth less than whole layers need, however they are sharded.
+  const Outcome all = here.coupler(with({"estimate", "--world", "4", "--all", "--json"}, program));
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  uint64_t least = UINT64_MAX;
+  const auto parsed = nlohmann::json::parse(all.out);
+  for (const auto& row : parsed["estimates"]) {
+    const bool disk = row["setting"].get<std::string>().find("disk") != std::string::npos;
+    if (!disk && row["mixed_precision"] == "no")
+      least = std::min(least, row["peak_bytes"].get<uint64_t>());
+  }
+  const Outcome tight = recommend(std::to_string(least / 10 * 9));
+  ASSERT_EQ(tight.exit_code, 0) << tight.err;
+  for (const char* text :
+       {"# Chosen: ", "x tensor 2, since no mesh that exchanges less fits with a setting as fast.",
+        "# Rejected: data 4, of which a rank needs ", "# Rejected: shard 4, of which a rank needs ",
+        "\n[parallel]\ndata = ", "\ntensor = 2\n", "\nprocesses = 4\n"}) {
+    EXPECT_NE(tight.out.find(text), std::string::npos) << text << " in\n" << tight.out;
+  }
+  here.write("train.toml", tight.out);
+  EXPECT_EQ(here.coupler({"config", "check"}).exit_code, 0);
+  const Outcome explained = here.coupler({"config", "--explain"});
+  EXPECT_NE(explained.out.find("Mesh of 4 ranks"), std::string::npos) << explained.out;
+}
+
+TEST(EstimateCommand, Recommend_KeepsTheConfiguredSizes) {
+  const Workplace here;
+  const Outcome outcome = here.coupler(
+      with({"config", "recommend", "--limit", "4GiB", "--world", "4", "-o", "parallel.tensor=2"},
+           gpt(here)));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\n[parallel]\ndata = 2\ntensor = 2\n"), std::string::npos)
+      << outcome.out;
+}
+
+TEST(EstimateCommand, Recommend_RejectsWhatDoesNotDivideHeads) {
+  const Workplace here;
+  // 4 heads over 8 ranks.
+  const Outcome outcome =
+      here.coupler(with({"config", "recommend", "--limit", "30MiB", "--world", "8"}, gpt(here)));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_TRUE(err_says(outcome, "tensor 8 is not possible: ")) << outcome.err;
+  EXPECT_TRUE(err_says(outcome, "cannot be divided over 8 ranks")) << outcome.err;
+}
+
+TEST(EstimateCommand, ModelConfiguration_IsDividedAsItsModelIs) {
+  const Workplace here;
+  here.write("config.json",
+             R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_positions": 1024,
+                 "vocab_size": 50257, "n_head": 12})");
+  const auto estimate = [&](const Words& options) {
+    return here.coupler(with({"estimate", "--world", "4", "--json", "config.json"}, options));
+  };
+  const double part = most(estimate({"-o", "parallel.tensor=2"}), "optimizer");
+  EXPECT_GT(part / most(estimate({}), "optimizer"), 0.5);  // 50,257 tokens do not divide
+  EXPECT_LT(part / most(estimate({}), "optimizer"), 0.7);
+  const Outcome odd = estimate({"-o", "parallel.tensor=2", "-o",
+                                "parallel.tensor_plan=[\"transformer.h.*.attn.c_attn = shard\"]"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_TRUE(err_says(odd, "'shard' is not a style of a layer")) << odd.err;
+}
+
 TEST(EstimateCommand, ModelConfiguration_NeedsNoWeights) {
   const Workplace here;
   here.write("config.json",
@@ -113,6 +253,9 @@ TEST(EstimateCommand, NameOnTheHub_IsReadFromTheCache) {
 TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
   const Workplace here;
   here.write("config.json", R"({"model_type": "mamba"})");
+  here.write("bert.json", R"({"model_type": "bert", "hidden_size": 64, "intermediate_size": 256,
+      "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512,
+      "type_vocab_size": 2})");
   const struct {
     Words words;
     int code;
@@ -127,12 +270,47 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
       {{"estimate", "--", "./no-such-program"}, 2, "no-such-program"},
       {{"estimate", "--", "true"}, 2, "'true' ended without a dry run of two optimizer steps"},
       {{"estimate", "--", "false"}, 1, "'false' ended with code 1 in its dry run"},
+      {{"estimate", "--world", "4", "-o", "parallel.tensor=3", "--", "true"},
+       2,
+       "[parallel] has data \"rest\" x tensor 3, which needs a multiple of 3 ranks"},
+      {{"estimate", "--world", "4", "-o", "parallel.pipeline=2", "--", "true"},
+       1,
+       "parallel.pipeline is 2, but the memory of ranks that differ in pipeline is not estimated"},
+      {{"estimate", "--world", "4", "-o", "parallel.expert=2", "--", "true"},
+       1,
+       "parallel.expert is 2, but the memory"},
+      {{"estimate", "--world", "2", "-o", "parallel.tensor=2", "bert.json"},
+       2,
+       "parallel.tensor is 2, but nothing says how the layers of 'bert.json' are divided"},
       {{"config", "recommend", "--", "true"}, 2, "--limit SIZE is missing"},
       {{"config", "check", "-o", "memory.limit=4gb"}, 2, "'4gb' is not a size"},
   };
   for (const auto& wrong : cases) {
     const Outcome outcome = here.coupler(wrong.words);
     EXPECT_EQ(outcome.exit_code, wrong.code) << wrong.message << "\n" << outcome.err;
+    EXPECT_TRUE(err_says(outcome, wrong.message)) << wrong.message << " in\n" << outcome.err;
+  }
+}
+
+TEST(EstimateCommand, WrongMeshes_EndWithTheProgramsMessage) {
+  const Workplace here;
+  const Words program = gpt(here);
+  const struct {
+    Words options;
+    std::string message;
+  } cases[] = {
+      {{"-o", "parallel.tensor=8"}, "cannot be divided over 8 ranks"},
+      {{"-o", "parallel.tensor=2", "-o", "parallel.tensor_plan=[\"layers.* = colwise\"]"},
+       "\"layers.* = colwise\" matches no module of the model"},
+      {{"-o", "parallel.shard=2", "-o", "backend.use=gloo_cpu"},
+       "parallel.shard is 2, but the backend 'gloo_cpu' shards no model"},
+      {{"-o", "parallel.context=8", "-o", "parallel.context_method=all_to_all"},
+       "attention of 4 heads cannot be divided over the 8 ranks of the context group"},
+  };
+  for (const auto& wrong : cases) {
+    const Outcome outcome =
+        here.coupler(with(with({"estimate", "--world", "8"}, wrong.options), program));
+    EXPECT_NE(outcome.exit_code, 0) << wrong.message;
     EXPECT_TRUE(err_says(outcome, wrong.message)) << wrong.message << " in\n" << outcome.err;
   }
 }

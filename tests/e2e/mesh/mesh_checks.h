@@ -11,5 +11,7 @@ inline constexpr const char* kSamples = "data+shard+expert";
 std::vector<Check> group_checks();
 std::vector<Check> mesh_sample_checks();
 std::vector<Check> mesh_training_checks();
+std::vector<Check> mesh_stage_checks();
 std::vector<Check> mesh_tensor_checks();
 std::vector<Check> mesh_context_checks();
+std::vector<Check> mesh_expert_checks();

@@ -97,12 +97,28 @@ TEST(MeshJob, PlansThatDoNotFit_AreRefusedByPrepare) {
   expect_refused_plan("'words = rowwise'", "is for linear layers");
 }
 
-// A checkpoint of one mesh goes on under another, with the losses of one process.
+struct Job {
+  int processes;
+  std::vector<std::string> settings;
+};
+
+// A checkpoint of each job goes on under the next one, with the losses of one process.
+void expect_goes_on_in_the_next(const std::vector<Job>& jobs, const std::string& begin,
+                                const std::string& go_on) {
+  for (size_t from = 0; from < jobs.size(); ++from) {
+    Job first = jobs[from], second = jobs[(from + 1) % jobs.size()];
+    SCOPED_TRACE(from);
+    const Workplace folder;
+    for (Job* job : {&first, &second})
+      job->settings.push_back("checkpoint.dir=" + folder.path().string());
+    Outcome outcome = run_mesh(first.processes, begin, first.settings);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    outcome = run_mesh(second.processes, go_on, second.settings);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
+}
+
 TEST(MeshJob, Checkpoints_GoOnUnderAnotherPlanOfTheMesh) {
-  struct Job {
-    int processes;
-    std::vector<std::string> settings;
-  };
   const std::vector<Job> jobs = {
       {2, {"backend.use=gloo_cpu", "parallel.tensor=2"}},
       {1, {}},
@@ -110,17 +126,15 @@ TEST(MeshJob, Checkpoints_GoOnUnderAnotherPlanOfTheMesh) {
       {4,
        {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "parallel.shard=2", "parallel.tensor=2",
         "backend.fsdp.unit_join_below=10"}}};
-  for (size_t from = 0; from < jobs.size(); ++from) {
-    Job first = jobs[from], second = jobs[(from + 1) % jobs.size()];
-    SCOPED_TRACE(from);
-    const Workplace folder;
-    for (Job* job : {&first, &second})
-      job->settings.push_back("checkpoint.dir=" + folder.path().string());
-    Outcome outcome = run_mesh(first.processes, "divided_begins_elsewhere", first.settings);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    outcome = run_mesh(second.processes, "divided_goes_on_elsewhere", second.settings);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
+  expect_goes_on_in_the_next(jobs, "divided_begins_elsewhere", "divided_goes_on_elsewhere");
+}
+
+TEST(MeshJob, Checkpoints_GoOnWithExpertsOnOtherRanks) {
+  expect_goes_on_in_the_next({{2, {"backend.use=gloo_cpu", "parallel.data=1", "parallel.expert=2"}},
+                              {1, {}},
+                              {4, {"backend.use=gloo_cpu", "parallel.data=2", "parallel.expert=2"}},
+                              {2, {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu"}}},
+                             "experts_begin_elsewhere", "experts_go_on_elsewhere");
 }
 
 TEST(MeshJob, ConfigExplain_DrawsTheMesh) {

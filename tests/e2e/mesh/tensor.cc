@@ -336,52 +336,6 @@ void scripted(Accelerator& accelerator) {
   }
 }
 
-// Stages of a pipeline whose layers are divided.
-torch::nn::Sequential make_divided_chain() {
-  torch::manual_seed(8);
-  torch::nn::Sequential chain(coupler::ColumnParallelLinear(6, 8), torch::nn::Tanh(),
-                              coupler::RowParallelLinear(8, 8), torch::nn::Tanh(),
-                              coupler::ColumnParallelLinear(8, 8), torch::nn::Tanh(),
-                              coupler::RowParallelLinear(8, 4));
-  chain->to(torch::kDouble);
-  return chain;
-}
-
-void stages_of_divided_layers(Accelerator& accelerator) {
-  const SharedFolder folder(accelerator);
-  auto chain = make_divided_chain(), alone = make_divided_chain();
-  auto pipeline = coupler::prepare_pipeline(accelerator, chain, {.micro_batches = 2});
-  torch::optim::AdamW optimizer(chain->parameters(), 1e-2), of_alone(alone->parameters(), 1e-2);
-  auto opt = accelerator.prepare(optimizer);
-  const auto loss_of = [](const torch::Tensor& output, const torch::Tensor& targets) {
-    return torch::cross_entropy_loss(output, targets);
-  };
-  const int64_t rows = 4, place = accelerator.mesh().rank(kGradients),
-                places = accelerator.mesh().size(kGradients);
-  std::string path;
-  for (int step = 0; step < kSteps; ++step) {
-    auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(300 + step));
-    const auto inputs = torch::randn({rows * places, 6}, generator, torch::kDouble);
-    const auto targets = torch::randint(0, 4, {rows * places}, generator, torch::kLong);
-    const double loss = pipeline.train_step(inputs.narrow(0, place * rows, rows),
-                                            targets.narrow(0, place * rows, rows), loss_of);
-    const auto expected = loss_of(alone->forward(inputs), targets);
-    of_alone.zero_grad();
-    expected.backward();
-    expect_near(mean_over_replicas(accelerator, loss), expected.item<double>(), "the loss");
-    expect_near(accelerator.clip_grad_norm(chain, 0.1),
-                torch::nn::utils::clip_grad_norm_(alone->parameters(), 0.1), "the gradient norm");
-    opt.step();
-    opt.zero_grad();
-    of_alone.step();
-    if (step == kSteps / 2) path = accelerator.save_state(folder.path());
-  }
-  Expected expected;
-  expected.weights = parameters_of(*alone);
-  expect_weights(accelerator, chain, expected);
-  expect_each_saved_once(accelerator, path, *make_divided_chain());
-}
-
 // Against torch's, for every reduction, with targets that do not count.
 void divided_cross_entropy(Accelerator& accelerator) {
   if (accelerator.mesh().size("tensor") == 1) return;
@@ -495,7 +449,6 @@ std::vector<Check> mesh_tensor_checks() {
           {"divided_resumes", divided_resumes, /*alone=*/true},
           {"divided_begins_elsewhere", divided_begins_elsewhere, /*alone=*/true},
           {"divided_goes_on_elsewhere", divided_goes_on_elsewhere, /*alone=*/true},
-          {"stages_of_divided_layers", stages_of_divided_layers, /*alone=*/true},
           {"scripted_mlp", scripted, /*alone=*/true},
           {"refused_plan", refused_plan, /*alone=*/true}};
 }

@@ -32,6 +32,12 @@ void wrong_split_points(Accelerator& accelerator) {
     expect_in("'te' is the first layer", refusal({.split_points = "te"}));
   }
   expect_in("micro_batches is -1", refusal({.micro_batches = -1}));
+  expect_in("virtual_stages is 0", refusal({.virtual_stages = 0}));
+  if (accelerator.world_size() > 1) {
+    expect_in("a multiple of the " + std::to_string(accelerator.world_size()) + " processes",
+              refusal({.micro_batches = accelerator.world_size() + 1, .virtual_stages = 2}));
+    expect_in("with 9 virtual stages each", refusal({.virtual_stages = 9}));
+  }
   if (accelerator.rank() == 0) {
     expect_in("cannot compute example_inputs", refusal({.example_inputs = {torch::ones({2, 2})}}));
   } else {
@@ -99,9 +105,10 @@ void wrong_batches(Accelerator& accelerator) {
 
 // Acts in micro-batch 3 (from 0) of the first batch.
 template <class Act>
-void in_last_stage(Accelerator& accelerator, const Act& act) {
+void in_last_stage(Accelerator& accelerator, const Act& act, int virtual_stages = 1) {
   GPT model = make_gpt_model();
-  auto pipeline = prepare_pipeline(accelerator, model, {.micro_batches = 8});
+  auto pipeline =
+      prepare_pipeline(accelerator, model, {.micro_batches = 8, .virtual_stages = virtual_stages});
   const auto [tokens, targets] = token_batch(0, 8);
   int micro_batch = 0;
   pipeline.train_step(tokens, targets,
@@ -122,6 +129,15 @@ void failing_loss(Accelerator& accelerator) {
   in_last_stage(accelerator, [](const torch::Tensor& logits, const torch::Tensor&) {
     return torch::nll_loss(logits, logits);  // it rejects these shapes
   });
+}
+
+void failing_loss_of_virtual_stages(Accelerator& accelerator) {
+  in_last_stage(
+      accelerator,
+      [](const torch::Tensor& logits, const torch::Tensor&) {
+        return torch::nll_loss(logits, logits);
+      },
+      /*virtual_stages=*/2);
 }
 
 void loss_of_many_numbers(Accelerator& accelerator) {
@@ -149,6 +165,7 @@ std::vector<Check> pipeline_misuse_checks() {
           {"wrong_batches", wrong_batches, /*alone=*/true},
           {"killed_neighbour", killed_neighbor, /*alone=*/true},
           {"failing_loss", failing_loss, /*alone=*/true},
+          {"failing_loss_of_virtual_stages", failing_loss_of_virtual_stages, /*alone=*/true},
           {"loss_of_many_numbers", loss_of_many_numbers, /*alone=*/true},
           {"stopped_neighbour", stopped_neighbor, /*alone=*/true},
           {"just_prepared", just_prepared, /*alone=*/true}};

@@ -52,9 +52,9 @@ std::vector<coupler::PipelineLayer> TiedImpl::pipeline_layers() {
   return layers;
 }
 
-Tied make_tied_model() {
+Tied make_tied_model(int64_t blocks) {
   torch::manual_seed(5);
-  Tied model;
+  Tied model(blocks);
   model->to(torch::kDouble);
   return model;
 }

@@ -26,7 +26,7 @@ struct TiedImpl : torch::nn::Module, coupler::PipelineLayers {
   torch::nn::Linear norm{nullptr};
 };
 TORCH_MODULE(Tied);
-Tied make_tied_model();
+Tied make_tied_model(int64_t blocks = 3);
 
 struct TokenBatch {
   torch::Tensor tokens, targets;  // [rows, 6] of int64 below 17

@@ -137,6 +137,35 @@ void tied_weights(Accelerator& accelerator) {
   }
 }
 
+// Each process has several parts, and the last one sends to the first. blocks + 2 layers are enough
+// for two parts of each of four processes.
+void compare_virtual_stages(Accelerator& accelerator, int64_t frozen_blocks) {
+  constexpr int64_t kBlocks = 8;
+  Tied model = make_tied_model(kBlocks), unsplit = make_tied_model(kBlocks);
+  for (Tied* one : {&model, &unsplit}) {
+    for (int64_t i = 0; i < frozen_blocks; ++i) {
+      for (auto& parameter : (*one)->blocks[static_cast<size_t>(i)]->parameters())
+        parameter.set_requires_grad(false);
+    }
+    if (frozen_blocks > 0) (*one)->embedding->weight.set_requires_grad(false);
+  }
+  const int parts = accelerator.world_size() == 1 ? 1 : 2 * accelerator.world_size();
+  auto pipeline = prepare_pipeline(accelerator, model,
+                                   {.split_points = even_points(*model, parts),
+                                    .micro_batches = 2 * accelerator.world_size(),
+                                    .virtual_stages = 2,
+                                    .gather_output = true});
+  compare_training(accelerator, model, unsplit, pipeline, 2 * accelerator.world_size(),
+                   /*bitwise=*/false, token_batch, token_loss);
+  const auto tokens = token_batch(7, 9).tokens;
+  EXPECT(close(pipeline.forward(tokens), unsplit->forward(tokens)), "the outputs differ");
+}
+
+void several_virtual_stages(Accelerator& accelerator) { compare_virtual_stages(accelerator, 0); }
+
+// Some virtual stages of a process get gradients, others do not.
+void frozen_virtual_stages(Accelerator& accelerator) { compare_virtual_stages(accelerator, 5); }
+
 // The gradients of two train_steps before an optimizer step add up, including tied weights.
 void two_batches_a_step(Accelerator& accelerator) {
   Tied model = make_tied_model(), unsplit = make_tied_model();
@@ -308,6 +337,8 @@ std::vector<Check> pipeline_parity_checks() {
           {"training", training},
           {"training_from_named_points", training_from_named_points},
           {"tied_weights", tied_weights},
+          {"virtual_stages", several_virtual_stages},
+          {"frozen_virtual_stages", frozen_virtual_stages},
           {"two_batches_a_step", two_batches_a_step},
           {"frozen_layers", frozen_layers},
           {"summed_loss", summed_loss},

@@ -256,7 +256,7 @@ TEST(ForeignOptions, ThatAreRefused_SayWhy_AndWhatToDo) {
       {{"--gpu_ids", "0 1"}, "separate them by commas"},
       {{"--deepspeed_config_file", "ds.json"}, "coupler config import ds.json"},
       {{"--megatron_lm_pp_degree", "2"}, "coupler::prepare_pipeline"},
-      {{"--megatron_lm_expert_model_parallel_size", "2"}, "experts are not distributed"},
+      {{"--megatron_lm_expert_tensor_parallel_size", "2"}, "an expert is whole on its rank"},
       {{"--parallelism_config_cp_size", "x"}, "a number of ranks"},
       {{"--gradient_clipping", "1.0"}, "accelerator.clip_grad_norm"},
       {{"--fp8_format", "E5M2"}, "'E5M2' is not one of hybrid, e4m3"},

@@ -22,6 +22,25 @@ TEST(Communicator_SingleProcess_RunsWithoutPluginAndStore, AllReduceKeepsTheValu
   EXPECT_EQ(communicator->size(), 1);
 }
 
+TEST(Communicator, MadeUpRanks_AnswerAtOnceAndTouchNoMemory) {
+  const auto communicator = Communicator::made_up("others", 4);
+  EXPECT_EQ(communicator->size(), 4);
+  EXPECT_EQ(communicator->rank(), 0);
+  EXPECT_EQ(communicator->world_ranks(), (std::vector<int>{0, 1, 2, 3}));
+  db_op op{};
+  op.kind = DB_ALL_REDUCE;
+  op.dtype = DB_F32;
+  op.reduce = DB_SUM;
+  op.count = uint64_t{1} << 40;  // of memory that is not there
+  communicator->run(op);
+  op.kind = DB_RECV;
+  op.root_or_peer = 3;
+  Work work = communicator->submit(op);
+  EXPECT_TRUE(work.done());
+  work.wait();
+  communicator->verify({{"a setting", "of this rank"}});
+}
+
 TEST(Communicator, RunAndSubmit_FourRanks_SumIsEverywhere) {
   expect_no_error(run_ranks(4, [](Communicator& c) {
     for (int step = 0; step < 1000; ++step) {

@@ -65,5 +65,21 @@ TEST(Groups, AllRanksAlongData_NeedNoFurtherCommunicator) {
   }));
 }
 
+// A dry run is one process of a mesh of several.
+TEST(Groups, OfAProcessAlone_AreMadeUp) {
+  expect_no_error(run_ranks(1, [](comm::Communicator& world) {
+    const Mesh job({1, 2, 2, 1, 2, 4}, 3);
+    const Mesh mesh = within_replica(job);
+    EXPECT_EQ(describe(mesh), "context 2 x tensor 4");
+    Groups groups(mesh, borrowed(world));
+    EXPECT_EQ(groups.get(kSamples)->size(), 1);
+    const auto tensor = groups.make(kTensor, "divided layers");
+    EXPECT_EQ(tensor->size(), 4);
+    EXPECT_EQ(tensor->rank(), 0);
+    EXPECT_EQ(groups.get(kContext)->size(), 2);
+    EXPECT_EQ(groups.get(kWorld)->size(), 8);
+  }));
+}
+
 }  // namespace
 }  // namespace coupler::groups

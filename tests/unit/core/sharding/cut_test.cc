@@ -46,6 +46,12 @@ TEST(CutAt, TooManyOrTooFew_SaysHowManyAndWhich) {
             }));
 }
 
+TEST(CutAt, VirtualStages_NeedANameForEachPart) {
+  EXPECT_EQ(cut_at(kLayers, {"blocks.0", "blocks.1", "nf"}, 2, 2), (StageBegins{0, 1, 2, 4}));
+  expect_in("names 1 layers, but 2 processes with 2 virtual stages each need 3",
+            cut_refusal([] { cut_at(kLayers, {"blocks.1"}, 2, 2); }));
+}
+
 TEST(CutAt, UnknownName_NamesTheNearestAndAll) {
   const std::string message = cut_refusal([] { cut_at(kLayers, {"block.1"}, 2); });
   expect_in("no layer 'block.1'; did you mean 'blocks.1'?", message);
@@ -102,6 +108,9 @@ TEST(BalancedCut, SeveralWithTheSameMost_TheMostEven) {
 
 TEST(BalancedCut, FewerLayersThanStages_Refused) {
   expect_in("has 2 layers, too few for 3 processes", cut_refusal([] { balanced_cut({1, 1}, 3); }));
+  expect_in("has 3 layers, too few for 2 processes with 2 virtual stages each", cut_refusal([] {
+              balanced_cut({1, 1, 1}, 2, 2);
+            }));
 }
 
 }  // namespace

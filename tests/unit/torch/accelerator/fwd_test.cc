@@ -34,13 +34,13 @@ TEST(Fwd, EveryNameIsDefinedByCouplersHeaders) {
               LocalSGDOptions, UnwrappedModel<torch::nn::Linear>, FullParameters, ScopeGuard,
               AutocastScope, ActivationCheckpointOptions, PipelineLayers, PipelineParallel,
               SplitPoints, PipelineOptions, SequenceTensor, TensorRule, TensorParallelLayers,
-              ParallelCrossEntropyOptions, DispatchedModel, LoadOptions, DispatchOptions,
-              LoadAndDispatchOptions, DeviceMap, DeviceMapOptions, MaxMemory, EmptyWeights,
-              EmptyWeightsOptions, QuantizeOptions, QuantizationReport, LoraAdapter, LoraOptions,
-              LoadLoraOptions, HookHandle, LayerHooks, LayerwiseCasting, LayerwiseCastingOptions,
-              SafeTensors, StateDict, SaveModelOptions, LoadModelOptions, CheckpointContents,
-              Logger, LogLevel, ProgressBar, Tracker, TrackerOptions, ProfileOptions, Error,
-              ErrorCode, LaunchOptions>();
+              ParallelCrossEntropyOptions, MixtureOfExpertsOptions, ExpertActivation,
+              DispatchedModel, LoadOptions, DispatchOptions, LoadAndDispatchOptions, DeviceMap,
+              DeviceMapOptions, MaxMemory, EmptyWeights, EmptyWeightsOptions, QuantizeOptions,
+              QuantizationReport, LoraAdapter, LoraOptions, LoadLoraOptions, HookHandle, LayerHooks,
+              LayerwiseCasting, LayerwiseCastingOptions, SafeTensors, StateDict, SaveModelOptions,
+              LoadModelOptions, CheckpointContents, Logger, LogLevel, ProgressBar, Tracker,
+              TrackerOptions, ProfileOptions, Error, ErrorCode, LaunchOptions>();
   std::ifstream file(COUPLER_SOURCE_DIR "/host/include/coupler/fwd.h");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::regex declaration("\n(class|struct|enum class) [A-Za-z]+;");

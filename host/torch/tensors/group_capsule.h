@@ -9,7 +9,7 @@
 
 #include "comm/communicator.h"
 
-namespace coupler::context_parallel {
+namespace coupler::tensors {
 
 using Group = std::shared_ptr<comm::Communicator>;
 
@@ -25,4 +25,4 @@ struct GroupCapsule : torch::CustomClassHolder {
   }
 };
 
-}  // namespace coupler::context_parallel
+}  // namespace coupler::tensors

@@ -1,0 +1,314 @@
+// coupler config recommend: the mesh and the fastest setting that fit in memory.
+#include <coupler/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+#include "cli/estimate/estimate_program.h"
+#include "cli/estimate/estimate_report.h"
+#include "cli/text/command.h"
+#include "cli/text/output.h"
+#include "config/config.h"
+#include "config/value.h"
+#include "estimate/settings.h"
+#include "groups/mesh.h"
+
+namespace coupler::cli {
+namespace {
+
+std::vector<int> divisors_of(int number) {
+  std::vector<int> result;
+  for (int i = 1; i <= number; ++i) {
+    if (number % i == 0) result.push_back(i);
+  }
+  return result;
+}
+
+// The meshes of all ranks, cheapest first: what divides replicas exchanges more than what divides
+// samples, and of these tensor less than context (docs/parallelism.md).
+class Meshes {
+ public:
+  // Sizes that the configuration sets stay.
+  Meshes(const config::Config& config, int ranks) : ranks_(ranks) {
+    const config::ParallelConfig& parallel = config.parallel;
+    const auto fix = [&](const char* name, const config::MeshSize& size, int& fixed) {
+      const bool is_set = config.sources.count(std::string("parallel.") + name) != 0;
+      if (is_set && !size.is_rest()) fixed = static_cast<int>(size.ranks);
+    };
+    fix("data", parallel.data, data_);
+    fix("shard", parallel.shard, shard_);
+    fix("context", parallel.context, context_);
+    fix("tensor", parallel.tensor, tensor_);
+  }
+
+  // The divisions of a replica: meshes with data 1 or more, shard 1.
+  std::vector<Mesh> divisions() const {
+    std::vector<Mesh> result;
+    for (const int context : divisors_of(ranks_)) {
+      for (const int tensor : divisors_of(ranks_ / context)) {
+        if (fits(context_, context) && fits(tensor_, tensor))
+          result.push_back(make(1, context, tensor));
+      }
+    }
+    return result;
+  }
+
+  // Those of a division, with replicas that are sharded or not; smaller groups exchange less. If
+  // the configuration sets shard to 1, the backend shards over all ranks that average gradients.
+  std::vector<Mesh> of(const Mesh& division, bool shards) const {
+    const int context = division.size("context"), tensor = division.size("tensor");
+    const int rest = ranks_ / context / tensor;
+    std::vector<Mesh> result;
+    if (shards && shard_ == 1 && fits(data_, rest)) return {make(1, context, tensor)};
+    for (const int shard : divisors_of(rest)) {
+      if ((shard > 1) != (shards && rest > 1)) continue;
+      if (fits(shard_, shard) && fits(data_, rest / shard))
+        result.push_back(make(shard, context, tensor));
+    }
+    return result;
+  }
+
+ private:
+  static bool fits(int fixed, int size) { return fixed == 0 || fixed == size; }
+  Mesh make(int shard, int context, int tensor) const {
+    return {{1, ranks_ / shard / context / tensor, shard, 1, context, tensor}, 0};
+  }
+
+  const int ranks_;
+  int data_ = 0, shard_ = 0, context_ = 0, tensor_ = 0;  // 0: any
+};
+
+// "data 2 x shard 2"; "1 rank".
+std::string name_of(const Mesh& mesh) { return groups::describe(mesh); }
+
+struct Choice {
+  Mesh mesh;
+  estimate::Setting setting;
+  EstimateRow row;
+};
+
+class Recommendation {
+ public:
+  Recommendation(const EstimateRequest& request, const config::Config& config)
+      : request_(request),
+        config_(config),
+        estimates_(request, config),
+        meshes_(config, estimates_.world_size()),
+        settings_(estimate::known_settings(config.backend, request.disk)) {}
+
+  // Throws Error(kConfig) if nothing fits.
+  std::string toml() {
+    for (const bool disk : {false, true}) {
+      for (const Mesh& division : meshes_.divisions()) {
+        looked_at_.insert(name_of(division));
+        if (!is_possible(division)) continue;
+        if (const auto choice = first_that_fits(division, disk)) return toml_of(*choice);
+      }
+    }
+    fail();
+  }
+
+ private:
+  // The least that a mesh was found to need.
+  struct Need {
+    uint64_t bytes = UINT64_MAX;
+    std::string by;
+  };
+
+  bool is_possible(const Mesh& division) {
+    if (division.size("context") * division.size("tensor") == 1) return true;
+    const bool known = least_without_activations_ != UINT64_MAX;
+    if (known && division.size("context") > 1 && least_without_activations_ > request_.limit) {
+      refused_[name_of(division)] = fmt::format(
+          "even without any activations a rank needs {}, and context divides nothing "
+          "else",
+          format_byte_size(least_without_activations_));
+      return false;
+    }
+    const std::string why = estimates_.refusal(config_.training.mixed_precision, division);
+    if (!why.empty()) refused_[name_of(division)] = why;
+    return why.empty();
+  }
+
+  std::optional<Choice> first_that_fits(const Mesh& division, bool disk) {
+    for (const bool checkpointing : {false, true}) {
+      if (checkpointing && estimates_.pattern().empty()) continue;
+      for (const estimate::Setting& setting : settings_) {
+        if (setting.needs_disk != disk) continue;
+        for (const Mesh& mesh : meshes_.of(division, setting.use != "auto")) {
+          const EstimateRow row =
+              estimates_.of(setting, config_.training.mixed_precision, checkpointing, &mesh);
+          if (row.memory.peak <= request_.limit) return Choice{mesh, setting, row};
+          note(mesh, setting, row);
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  void note(const Mesh& mesh, const estimate::Setting& setting, const EstimateRow& row) {
+    const estimate::MemoryEstimate& memory = row.memory;
+    const uint64_t activations =
+        memory.at_peak[static_cast<size_t>(estimate::MemoryCategory::kActivations)];
+    if (mesh.size("context") == 1) {
+      least_without_activations_ =
+          std::min(least_without_activations_, memory.peak - std::min(memory.peak, activations));
+    }
+    const auto [known, is_new] = needs_.try_emplace(name_of(mesh));
+    if (is_new) tried_.push_back(mesh);
+    if (memory.peak >= known->second.bytes) return;
+    known->second = {
+        memory.peak,
+        setting.name + (row.checkpointing.empty() ? "" : " with activation checkpointing")};
+  }
+
+  std::string reasons(const Choice& choice) const;
+  std::string toml_of(const Choice& choice) const;
+  [[noreturn]] void fail() const;
+
+  const EstimateRequest& request_;
+  const config::Config& config_;
+  ProgramEstimates estimates_;
+  const Meshes meshes_;
+  const std::vector<estimate::Setting> settings_;
+  std::set<std::string> looked_at_;  // divisions
+  std::vector<Mesh> tried_;          // in order
+  std::map<std::string, Need> needs_;
+  std::map<std::string, std::string> refused_;  // why, by division
+  uint64_t least_without_activations_ = UINT64_MAX;
+};
+
+// One sentence for the chosen mesh, for each that was rejected, and for those that cost more.
+std::string Recommendation::reasons(const Choice& choice) const {
+  std::string text;
+  const auto say = [&](const std::string& sentence) {
+    text += wrapped("# " + sentence, 0, "#   ");
+  };
+  if (estimates_.world_size() == 1) return text;
+  const bool first = tried_.empty() && refused_.empty();
+  say(fmt::format("Chosen: {}, {}.", name_of(choice.mesh),
+                  first ? "the mesh that exchanges least, and it fits"
+                        : "since no mesh that exchanges less fits with a setting as fast"));
+  for (const Mesh& mesh : tried_) {
+    if (name_of(mesh) == name_of(choice.mesh)) continue;
+    const Need& need = needs_.at(name_of(mesh));
+    say(fmt::format("Rejected: {}, of which a rank needs {} or more ({}).", name_of(mesh),
+                    format_byte_size(need.bytes), need.by));
+  }
+  for (const auto& [division, why] : refused_) say(fmt::format("Rejected: {}: {}.", division, why));
+  std::map<std::string, std::set<int>> dearer;  // sizes by dimension
+  for (const Mesh& division : meshes_.divisions()) {
+    if (looked_at_.count(name_of(division)) != 0) continue;
+    const std::string dimension =
+        division.size("context") > choice.mesh.size("context") ? "context" : "tensor";
+    dearer[dimension].insert(division.size(dimension));
+  }
+  for (const auto& [dimension, sizes] : dearer) {
+    say(fmt::format("Not needed: {} {}, with which {}.", dimension, fmt::join(sizes, ", "),
+                    dimension == "tensor" ? "activations are exchanged twice in each block"
+                                          : "keys and values travel in each attention"));
+  }
+  return text;
+}
+
+std::string Recommendation::toml_of(const Choice& choice) const {
+  const auto& [mesh, setting, row] = choice;
+  std::string text =
+      fmt::format("# {}: an estimated {} of {} per rank\n{}[backend]\nuse = \"{}\"\n", setting.name,
+                  format_byte_size(row.memory.peak), format_byte_size(request_.limit),
+                  reasons(choice), setting.use);
+  if (!setting.options.empty()) text += fmt::format("\n[backend.{}]\n", setting.use);
+  for (const auto& [key, value] : setting.options) {
+    text += fmt::format("{} = {}\n", key, config::render(value));
+  }
+  if (row.precision != "no") {
+    text += fmt::format("\n[training]\nmixed_precision = \"{}\"\n", row.precision);
+  }
+  if (!row.checkpointing.empty()) {
+    text += fmt::format("\n[memory]\nactivation_checkpointing = [\"{}\"]\n", row.checkpointing);
+  }
+  if (mesh.size("data") != row.world_size) {
+    text += "\n[parallel]\n";
+    for (const char* dimension : {"data", "shard", "context", "tensor"}) {
+      if (mesh.size(dimension) > 1 || std::string_view(dimension) == "data")
+        text += fmt::format("{} = {}\n", dimension, mesh.size(dimension));
+    }
+    const config::ParallelConfig& parallel = config_.parallel;
+    if (mesh.size("tensor") > 1 && !parallel.tensor_plan.empty())
+      text += fmt::format("tensor_plan = {}\n",
+                          config::render(config::SettingValue(parallel.tensor_plan)));
+    if (mesh.size("context") > 1)
+      text += fmt::format("context_method = \"{}\"\n", parallel.context_method);
+  }
+  return text + fmt::format("\n[launch]\nprocesses = {}\n", row.world_size);
+}
+
+void Recommendation::fail() const {
+  const auto least = std::min_element(
+      needs_.begin(), needs_.end(),
+      [](const auto& a, const auto& b) { return a.second.bytes < b.second.bytes; });
+  if (least == needs_.end()) {
+    throw Error(ErrorCode::kConfig,
+                fmt::format("the configured [parallel] leaves no mesh of {} processes that the "
+                            "program can be trained with{}",
+                            estimates_.world_size(),
+                            refused_.empty() ? "" : ": " + refused_.begin()->second),
+                {.subject = "parallel", .hint = "leave sizes out of [parallel]"});
+  }
+  std::string refusals;
+  for (const auto& [division, why] : refused_)
+    refusals += fmt::format("; {} is not possible: {}", division, why);
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("no setting fits within {} per rank with {} processes: the smallest, {}{}, "
+                  "needs {}{}",
+                  format_byte_size(request_.limit), estimates_.world_size(), least->second.by,
+                  estimates_.world_size() == 1 ? "" : " on the mesh " + least->first,
+                  format_byte_size(least->second.bytes), refusals),
+      {.subject = "--limit",
+       .hint = "use more processes (--world), a smaller batch, or more memory"});
+}
+
+int run_recommend(const Arguments& arguments) {
+  const EstimateRequest request = read_estimate_request(arguments);
+  const config::Config config = config::load_config(request.config);
+  std::fputs(Recommendation(request, config).toml().c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+Command recommend_command() {
+  return {
+      .name = "recommend",
+      .summary = "print the fastest configuration that fits in memory",
+      .forms = {"-- PROGRAM [ARGUMENT]..."},
+      .options =
+          {{.spec = "--limit SIZE", .doc = "the memory per rank, such as 4GiB", .required = true},
+           {"--world N", "assume N processes on one machine instead of launch.processes"},
+           {"--disk FOLDER", "where settings that use a disk keep state (default: /scratch)"}},
+      .config = true,
+      .description = {"Prints the configuration with which PROGRAM trains fastest within the given "
+                      "memory per rank, and why the others are not it. PROGRAM is run on tensors "
+                      "without memory (see coupler estimate).",
+                      "Meshes are tried from what exchanges least: replicas, which may be sharded "
+                      "over groups of ranks; then layers divided over tensor groups; then, if "
+                      "activations are what does not fit, sequences divided over context groups. "
+                      "With each, settings are tried from fastest to slowest: replicated models "
+                      "first, then sharded ones, then activation checkpointing. Disks come last. "
+                      "Sizes that [parallel] sets stay as they are."},
+      .examples = {"coupler config recommend --limit 4GiB -- ./train",
+                   "coupler config recommend --limit 16GiB --world 8 -- ./train"},
+      .run = run_recommend};
+}
+
+}  // namespace coupler::cli

@@ -1,0 +1,210 @@
+#include "sharding/model_division.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace coupler::sharding {
+namespace {
+
+// The name of a class without namespaces and LibTorch's suffix, TorchScript's included.
+std::string_view plain_class(std::string_view type) {
+  const size_t last = type.find_last_of(":.");
+  if (last != std::string_view::npos) type.remove_prefix(last + 1);
+  if (type.ends_with("Impl")) type.remove_suffix(4);
+  return type;
+}
+
+// Throws if the dimension does not divide.
+ParameterDivision division_of(const PlannedModel::Parameter& parameter, int64_t dim,
+                              const PlannedLayers& line, int ranks, int rank) {
+  const std::vector<int64_t>& sizes = parameter.sizes;
+  const int64_t size = sizes[static_cast<size_t>(dim)];
+  const auto& [style, blocks, multiple] = line.style;
+  if (size % (blocks * ranks * multiple) != 0) {
+    std::string parts = fmt::format("{} ranks", ranks);
+    if (blocks > 1) parts += fmt::format(" in each of {} blocks", blocks);
+    if (multiple > 1) parts += fmt::format(" in multiples of {}", multiple);
+    fail_config(fmt::format("'{}' is [{}], and the {} of dimension {} cannot be divided over {} "
+                            "({})",
+                            parameter.name, fmt::join(sizes, ", "), size, dim, parts, line.text),
+                "parallel.tensor",
+                "choose a parallel.tensor that divides it, or leave the layer out of the plan");
+  }
+  int64_t inner = 1;
+  for (size_t d = static_cast<size_t>(dim) + 1; d < sizes.size(); ++d) inner *= sizes[d];
+  return {.sizes = sizes,
+          .dim = dim,
+          .blocks = blocks,
+          .elements = Division::along(size, inner, blocks, ranks, rank)};
+}
+
+class ModelDivider {
+ public:
+  ModelDivider(const PlannedModel& model, const TensorPlans& plans, int ranks, int rank)
+      : model_(model), plans_(plans), ranks_(ranks), rank_(rank) {
+    for (size_t i = 0; i < model.parameters.size(); ++i) by_name_[model.parameters[i].name] = i;
+    for (const auto& [alias, name] : model.aliases) {
+      const auto found = by_name_.find(name);
+      if (found != by_name_.end()) aliases_[alias] = found->second;
+    }
+  }
+
+  ModelDivision run() {
+    choose();
+    require_whole_ties();
+    return std::move(result_);
+  }
+
+ private:
+  void choose();
+  void choose_layer(const PlannedModel::Module& module, const PlannedLayers& line);
+  void choose_embedding(const std::string& module, const PlannedLayers& line);
+  void choose_linear(const PlannedModel::Module& module, const PlannedLayers& line);
+  void sum_gradients_of(const std::string& module);
+  void divide_parameter(size_t index, int64_t dim, const PlannedLayers& line);
+  void require_whole_ties() const;
+
+  std::optional<size_t> find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    if (found != by_name_.end()) return found->second;
+    const auto alias = aliases_.find(name);
+    return alias == aliases_.end() ? std::nullopt : std::optional(alias->second);
+  }
+  // The matrix of a layer. Throws if it has none.
+  size_t matrix_of(const std::string& module, const PlannedLayers& line) const;
+
+  const PlannedModel& model_;
+  const TensorPlans& plans_;
+  const int ranks_, rank_;
+  std::map<std::string, size_t> by_name_, aliases_;  // indices of parameters
+  ModelDivision result_;
+};
+
+void ModelDivider::choose() {
+  std::vector<std::string> names;
+  for (const PlannedModel::Module& module : model_.modules) names.push_back(module.name);
+  std::vector<const PlannedLayers*> chosen(names.size(), nullptr);
+  for (const std::vector<PlannedLayers>& plan : plans_) {
+    const auto lines = match_plan(plan, names);
+    for (size_t m = 0; m < lines.size(); ++m) {
+      if (chosen[m] == nullptr) chosen[m] = lines[m];
+    }
+  }
+  for (size_t m = 0; m < chosen.size(); ++m) {
+    if (chosen[m] != nullptr) choose_layer(model_.modules[m], *chosen[m]);
+  }
+}
+
+void ModelDivider::choose_layer(const PlannedModel::Module& module, const PlannedLayers& line) {
+  const TensorStyle style = line.style.style;
+  if (style == TensorStyle::kReplicate) return;
+  if (style == TensorStyle::kSumGradients) return sum_gradients_of(module.name);
+  const bool embedding = plain_class(module.type).ends_with("Embedding");
+  if (embedding && style != TensorStyle::kVocab) {
+    fail_config(fmt::format("'{}' is a {}, but {} is for linear layers", module.name, module.type,
+                            line.text),
+                "parallel.tensor_plan", "give it the style vocab");
+  }
+  if (embedding) return choose_embedding(module.name, line);
+  choose_linear(module, line);
+}
+
+size_t ModelDivider::matrix_of(const std::string& module, const PlannedLayers& line) const {
+  const auto index = find(module + ".weight");
+  const bool found = index && model_.parameters[*index].sizes.size() == 2;
+  if (!found) {
+    fail_config(
+        fmt::format("'{}' cannot be divided ({}): it has no parameter \"weight\" that is a matrix",
+                    module, line.text),
+        "parallel.tensor_plan",
+        "name layers such as torch::nn::Linear and Embedding, not modules that contain them; "
+        "quantized and adapted (LoRA) layers cannot be divided");
+  }
+  if (find(module + ".lora_A.weight") || find(module + ".lora_B.weight")) {
+    fail_config(
+        fmt::format("'{}' cannot be divided ({}): it has a LoRA adapter", module, line.text),
+        "parallel.tensor_plan", "leave it out of the plan, or remove the adapter");
+  }
+  return *index;
+}
+
+void ModelDivider::choose_embedding(const std::string& module, const PlannedLayers& line) {
+  const size_t index = matrix_of(module, line);
+  divide_parameter(index, 0, line);
+  WeightUse& weight = result_.weights[index];
+  weight.name = weight.lookup_name = module;
+}
+
+void ModelDivider::choose_linear(const PlannedModel::Module& module, const PlannedLayers& line) {
+  const size_t index = matrix_of(module.name, line);
+  const TensorStyle style = line.style.style;
+  const bool transposed = plain_class(module.type) == "Conv1D";
+  const bool inputs = style == TensorStyle::kRowwise || style == TensorStyle::kRowwiseSplit;
+  if (style != TensorStyle::kShared) divide_parameter(index, inputs == transposed ? 0 : 1, line);
+  WeightUse& weight = result_.weights[index];
+  weight.name = weight.product_name = module.name;
+  weight.transposed = transposed;
+  weight.product = line.style;
+  const bool divides_bias = style == TensorStyle::kColwise || style == TensorStyle::kVocab;
+  const auto bias = find(module.name + ".bias");
+  if (bias && divides_bias) divide_parameter(*bias, 0, line);
+}
+
+void ModelDivider::sum_gradients_of(const std::string& module) {
+  const std::string prefix = module.empty() ? "" : module + ".";
+  for (const auto& [name, index] : by_name_) {
+    const bool direct =
+        name.starts_with(prefix) && name.find('.', prefix.size()) == std::string::npos;
+    if (direct && model_.parameters[index].trains) result_.summed.push_back(index);
+  }
+}
+
+void ModelDivider::divide_parameter(size_t index, int64_t dim, const PlannedLayers& line) {
+  const PlannedModel::Parameter& parameter = model_.parameters[index];
+  const ParameterDivision division = division_of(parameter, dim, line, ranks_, rank_);
+  const auto [place, is_new] = result_.parameters.try_emplace(index, division);
+  if (!is_new && place->second.elements != division.elements) {
+    fail_config(fmt::format("'{}' belongs to two layers, which the plan divides in different ways "
+                            "({})",
+                            parameter.name, line.text),
+                "parallel.tensor_plan",
+                "a tied embedding and head are divided together: vocab, and colwise_gather or "
+                "vocab");
+  }
+}
+
+// A layer that shares a divided weight must be in the plan, too.
+void ModelDivider::require_whole_ties() const {
+  const auto check = [&](const std::string& name, size_t index) {
+    const size_t dot = name.rfind('.');
+    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+    if (name.substr(dot == std::string::npos ? 0 : dot + 1) != "weight") return;
+    const auto weight = result_.weights.find(index);
+    if (weight == result_.weights.end() || weight->second.lookup_name == module ||
+        weight->second.product_name == module)
+      return;
+    fail_config(fmt::format("the weight of '{}' is also that of '{}', which the plan does not "
+                            "divide",
+                            weight->second.name, module),
+                "parallel.tensor_plan",
+                fmt::format("add a line for '{}': colwise_gather for a head, vocab for an "
+                            "embedding",
+                            module));
+  };
+  for (const auto& [index, weight] : result_.weights) check(model_.parameters[index].name, index);
+  for (const auto& [alias, index] : aliases_) check(alias, index);
+}
+
+}  // namespace
+
+ModelDivision divide_model(const PlannedModel& model, const TensorPlans& plans, int ranks,
+                           int rank) {
+  return ModelDivider(model, plans, ranks, rank).run();
+}
+
+}  // namespace coupler::sharding

@@ -1,0 +1,47 @@
+// How the Accelerator divides mixtures of experts (coupler/mixture_of_experts.h).
+#include <coupler/error.h>
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "accelerator/accelerator.h"
+#include "expert_parallel/divide_experts.h"
+
+namespace coupler {
+
+void Accelerator::Impl::divide_experts(strategy::Model& model,
+                                       const expert_parallel::Layers& layers) {
+  const int ranks = groups->mesh().size("expert");
+  const auto refuse = [&](const std::string& why, const std::string& hint) {
+    throw Error(ErrorCode::kUnsupported, fmt::format("parallel.expert is {}, but {}", ranks, why),
+                {.subject = "parallel.expert", .hint = hint});
+  };
+  const auto of_layers = std::make_shared<expert_parallel::Ranks>();
+  if (mean_comm->size() > 1) of_layers->samples = mean_comm;
+  if (ranks > 1) {
+    if (layers.empty()) {
+      refuse(fmt::format("prepare cannot divide the model '{}', which has no "
+                         "coupler::MixtureOfExperts",
+                         model.name),
+             "set it to 1, or train a model that has one");
+    }
+    if (comm->can_shard()) {
+      refuse(fmt::format("the backend '{}' shards models itself, experts included", plugin.name()),
+             "set it to 1, or use a backend that does not shard");
+    }
+    if (dry_run != nullptr) {
+      refuse("COUPLER_ESTIMATE is set, and the memory of divided experts is not estimated",
+             "estimate with parallel.expert = 1");
+    }
+    if (expert_comm == nullptr) {
+      expert_comm = groups->make(groups::kExpert, "experts");
+      expert_gradient_comm =
+          groups->make(groups::kGradients & ~groups::kExpert, "gradients of experts");
+    }
+    of_layers->experts = expert_comm;
+    expert_parallel::divide(model, layers, expert_comm, expert_gradient_comm);
+  }
+  for (MixtureOfExpertsImpl* const layer : layers) expert_parallel::Ranks::give(*layer, of_layers);
+}
+
+}  // namespace coupler

@@ -1,0 +1,123 @@
+// What a plan divides of a model, by names and sizes.
+#include "sharding/model_division.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "refusal.h"
+#include "sharding/decoder_plan.h"
+
+namespace coupler::sharding {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+PlannedModel small_model() {
+  return {.modules = {{"", "Net"},
+                      {"words", "torch::nn::EmbeddingImpl"},
+                      {"up", "torch::nn::LinearImpl"},
+                      {"down", "torch::nn::LinearImpl"},
+                      {"fused", "Conv1D"},
+                      {"norm", "torch::nn::LayerNormImpl"},
+                      {"head", "torch::nn::LinearImpl"}},
+          .parameters = {{"words.weight", {10, 4}},
+                         {"up.weight", {8, 4}},
+                         {"up.bias", {8}},
+                         {"down.weight", {4, 8}},
+                         {"down.bias", {4}},
+                         {"fused.weight", {4, 12}},
+                         {"fused.bias", {12}},
+                         {"norm.weight", {4}}},
+          .aliases = {{"head.weight", "words.weight"}}};
+}
+
+ModelDivision divided(const std::vector<std::string>& lines, int ranks = 2, int rank = 1) {
+  std::vector<PlannedLayers> plan;
+  for (const std::string& line : lines) plan.push_back(planned_layers(line));
+  return divide_model(small_model(), {plan}, ranks, rank);
+}
+
+void expect_refusal(const std::string& part, const std::vector<std::string>& lines, int ranks = 2) {
+  testing::expect_error(ErrorCode::kConfig, part, [&] { divided(lines, ranks); });
+}
+
+TEST(ModelDivision, EachStyle_DividesItsDimension) {
+  const ModelDivision result =
+      divided({"words = vocab", "head = colwise_gather", "up = colwise", "down = rowwise",
+               "fused = colwise/3", "norm = sum_gradients"});
+  const auto part = [&](size_t index) { return result.parameters.at(index).part_sizes(); };
+  EXPECT_EQ(part(0), (Sizes{5, 4}));
+  EXPECT_EQ(part(1), (Sizes{4, 4}));
+  EXPECT_EQ(part(2), (Sizes{4}));
+  EXPECT_EQ(part(3), (Sizes{4, 4}));
+  EXPECT_EQ(result.parameters.count(4), 0u) << "the bias of a rowwise layer is whole";
+  EXPECT_EQ(part(5), (Sizes{4, 6})) << "Conv1D has its outputs last";
+  EXPECT_EQ(part(6), (Sizes{6}));
+  EXPECT_EQ(result.summed, std::vector<size_t>{7});
+  // Rank 1's queries, keys and values are each the second half of four.
+  EXPECT_EQ(result.parameters.at(6).elements.in_tensor(0), 2);
+  EXPECT_EQ(result.parameters.at(6).elements.in_tensor(2), 6);
+  const WeightUse& tied = result.weights.at(0);
+  EXPECT_EQ(tied.lookup_name, "words");
+  EXPECT_EQ(tied.product_name, "head");
+  EXPECT_TRUE(result.weights.at(5).transposed);
+}
+
+TEST(ModelDivision, TheFirstPlan_ThatNamesAModuleCounts) {
+  const ModelDivision result =
+      divide_model(small_model(),
+                   {{planned_layers("up = replicate")},
+                    {planned_layers("up = colwise"), planned_layers("down = rowwise")}},
+                   2, 0);
+  EXPECT_EQ(result.parameters.count(1), 0u);
+  EXPECT_EQ(result.parameters.count(3), 1u);
+}
+
+TEST(ModelDivision, WhatDoesNotFit_IsRefusedByName) {
+  expect_refusal("'up.weight' is [8, 4], and the 8 of dimension 0 cannot be divided over 3 ranks",
+                 {"up = colwise"}, 3);
+  expect_refusal("\"blocks.* = colwise\" matches no module of the model", {"blocks.* = colwise"});
+  expect_refusal("'words' is a torch::nn::EmbeddingImpl, but", {"words = colwise"});
+  expect_refusal("'norm' cannot be divided", {"norm = colwise"});
+  expect_refusal("the weight of 'words' is also that of 'head', which the plan does not divide",
+                 {"words = vocab"});
+  expect_refusal("belongs to two layers, which the plan divides in different ways",
+                 {"words = vocab", "head = rowwise"});
+}
+
+TEST(DecoderPlan, Heads_StayTogether) {
+  PlannedModel model{.modules = {{"model.layers.0.self_attn.q_proj", ""}},
+                     .parameters = {{"model.layers.0.self_attn.q_proj.weight", {24, 8}}}};
+  const DecoderLayers layers{.embedding = "",
+                             .head = "",
+                             .key = "",
+                             .value = "",
+                             .output = "",
+                             .vocabulary = 9,
+                             .head_size = 8,
+                             .key_heads = 3};
+  std::vector<PlannedLayers> plan;
+  for (const PlanRule& rule : plan_of_decoder(layers, 2)) plan.push_back(planned_layers(rule));
+  testing::expect_error(ErrorCode::kConfig,
+                        "the 24 of dimension 0 cannot be divided over 2 ranks in multiples of 8",
+                        [&] { divide_model(model, {plan}, 2, 0); });
+  EXPECT_EQ(divide_model(model, {plan}, 3, 0).parameters.at(0).part_sizes(), (Sizes{8, 8}));
+}
+
+TEST(DecoderPlan, Vocabulary_IsDividedIfItDivides) {
+  for (const int64_t words : {10, 11}) {
+    const auto plan = plan_of_decoder({.vocabulary = words, .head_size = 4, .key_heads = 1}, 2);
+    bool divides = false, shares = false;
+    for (const PlanRule& rule : plan) {
+      divides = divides || rule.style == "vocab";
+      shares = shares || (rule.pattern.ends_with("k_proj") && rule.style == "shared");
+    }
+    EXPECT_EQ(divides, words == 10);
+    EXPECT_TRUE(shares);
+  }
+}
+
+}  // namespace
+}  // namespace coupler::sharding
