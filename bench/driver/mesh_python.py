@@ -22,8 +22,8 @@ def open_groups(context, kind, stack):
     program = context.bench("mesh")
 
     def ours(backend):
-        words = [*program, "--model", kind, "--control"]
-        return lambda path: [context.launch(2, backend, *words, path, options=(size,))]
+        return lambda path: [context.launch(2, backend, *program, "--control", path, "--model", kind,
+                                            options=(size,))]
 
     def python(path):
         meet = os.path.join(context.folder, "meet-" + kind)
