@@ -82,7 +82,8 @@ TEST(ShmConnect, CrowdThatHoldsOrTalksNonsense_CostsOnlyItself) {
   const std::string announced = folder.path + "/v.shm_1";
   while (!std::filesystem::exists(announced) && milliseconds_since(begin) < 10'000)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::filesystem::copy_file(announced, folder.path + "/v.shm_2");
+  std::filesystem::copy_file(announced, folder.path + "/copy");  // rank 0 must not read half of it
+  std::filesystem::rename(folder.path + "/copy", folder.path + "/v.shm_2");
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   std::thread third([&] { rank_of(2); });
   for (std::thread* rank : {&first, &second, &third}) rank->join();
