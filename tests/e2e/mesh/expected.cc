@@ -48,3 +48,49 @@ double mean_over_replicas(Accelerator& accelerator, double own) {
       .reduce(torch::tensor(own, torch::kDouble), coupler::ReduceOp::kMean)
       .item<double>();
 }
+
+Expected train_alone(const torch::nn::Module& model, int steps,
+                     const std::function<torch::Tensor(int)>& loss_of, int batches) {
+  // Each parameter once: torch would update a tied one twice.
+  const std::vector<torch::Tensor> parameters = parameters_of(model).values();
+  torch::optim::AdamW optimizer(parameters, 1e-2);
+  Expected expected;
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    for (int batch = 0; batch < batches; ++batch) {
+      const torch::Tensor loss = loss_of(step * batches + batch);
+      (loss / batches).backward();
+      expected.losses.push_back(loss.item<double>());
+    }
+    expected.norms.push_back(torch::nn::utils::clip_grad_norm_(parameters, 0.1));
+    optimizer.step();
+  }
+  expected.weights = parameters_of(model);
+  return expected;
+}
+
+void expect_gradients(Accelerator& accelerator, const torch::nn::Module& model,
+                      const torch::nn::Module& whole) {
+  const auto ours = parameters_of(model);
+  for (const auto& item : parameters_of(whole)) {
+    const torch::Tensor gradient = accelerator.gradient(ours[item.key()]);
+    EXPECT(torch::allclose(gradient, item.value().grad(), 1e-9, 1e-12),
+           "the gradient of " + item.key() + " differs");
+  }
+}
+
+void expect_resumes(Accelerator& accelerator, const torch::nn::Module& whole,
+                    const std::function<double(int)>& run) {
+  const SharedFolder folder(accelerator);
+  run(0);
+  const std::string path = accelerator.save_state(folder.path());
+  expect_each_saved_once(accelerator, path, whole);
+  const double second = run(1), third = run(2);
+  accelerator.load_state(path);
+  EXPECT(run(1) == second && run(2) == third, "it continues differently after load_state");
+}
+
+void shift(const torch::nn::Module& module, int by) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : parameters_of(module)) item.value().add_(by);
+}

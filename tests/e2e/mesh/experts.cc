@@ -4,8 +4,6 @@
 
 #include "expected.h"
 #include "mesh_checks.h"
-#include "shared_folder.h"
-#include "texts.h"
 
 using coupler::Accelerator;
 
@@ -67,18 +65,8 @@ torch::Tensor loss_of_experts(ExpertNet& net, const TokenRows& rows) {
 
 Expected train_experts_alone(int steps) {
   ExpertNet net;
-  torch::optim::AdamW optimizer(net->parameters(), 1e-2);
-  Expected expected;
-  for (int step = 0; step < steps; ++step) {
-    const torch::Tensor loss = loss_of_experts(net, joined_token_rows(step));
-    optimizer.zero_grad();
-    loss.backward();
-    expected.losses.push_back(loss.item<double>());
-    expected.norms.push_back(torch::nn::utils::clip_grad_norm_(net->parameters(), 0.1));
-    optimizer.step();
-  }
-  expected.weights = parameters_of(*net);
-  return expected;
+  return train_alone(*net, steps,
+                     [&](int step) { return loss_of_experts(net, joined_token_rows(step)); });
 }
 
 // In checkpoint.dir, which jobs on other meshes share.
@@ -89,16 +77,12 @@ void continue_with_experts(Accelerator& accelerator, int first, int steps, bool 
   torch::optim::AdamW optimizer(model->parameters(), 1e-2);
   auto [net, opt] = accelerator.prepare(model, optimizer);
   if (first > 0) accelerator.load_state();
-  for (int step = first; step < first + steps; ++step) {
+  const auto run = [&, &net = net](int step) {
     const torch::Tensor loss = loss_of_experts(net, own_token_rows(accelerator, step));
     accelerator.backward(loss);
-    const auto index = static_cast<size_t>(step);
-    expect_near(mean_over_replicas(accelerator, loss.item<double>()), expected.losses[index],
-                "the loss");
-    expect_near(accelerator.clip_grad_norm(net, 0.1), expected.norms[index], "the gradient norm");
-    opt.step();
-    opt.zero_grad();
-  }
+    return loss.item<double>();
+  };
+  train_as_expected(accelerator, net, opt, expected, first, first + steps, run);
   expect_weights(accelerator, net, expected);
   if (saves) accelerator.save_state();
 }
@@ -121,12 +105,7 @@ void experts_parts(Accelerator& accelerator) {
   EXPECT(net->first->up.size(0) == own && net->first->down.size(0) == own, "it has all experts");
   accelerator.backward(loss_of_experts(net, own_token_rows(accelerator, 0)));
   loss_of_experts(alone, joined_token_rows(0)).backward();
-  const auto ours = parameters_of(*net);
-  for (const auto& item : parameters_of(*alone)) {
-    const torch::Tensor gradient = accelerator.gradient(ours[item.key()]);
-    EXPECT(torch::allclose(gradient, item.value().grad(), 1e-9, 1e-12),
-           "the gradient of " + item.key() + " differs");
-  }
+  expect_gradients(accelerator, *net, *alone);
   EXPECT(torch::equal(net->first->expert_tokens(), alone->first->expert_tokens()),
          "the number of tokens of the experts differs");
 }
@@ -154,7 +133,6 @@ void experts_of_unequal_batches(Accelerator& accelerator) {
 }
 
 void experts_resume(Accelerator& accelerator) {
-  const SharedFolder folder(accelerator);
   ExpertNet model;
   torch::optim::AdamW optimizer(model->parameters(), 1e-2);
   auto [net, opt] = accelerator.prepare(model, optimizer);
@@ -165,46 +143,15 @@ void experts_resume(Accelerator& accelerator) {
     opt.zero_grad();
     return loss.item<double>();
   };
-  run(0);
-  const std::string path = accelerator.save_state(folder.path());
-  expect_each_saved_once(accelerator, path, *ExpertNet());
-  const double second = run(1), third = run(2);
-  accelerator.load_state(path);
-  EXPECT(run(1) == second && run(2) == third, "it continues differently after load_state");
+  expect_resumes(accelerator, *ExpertNet(), run);
 }
 
 void experts_weights_files(Accelerator& accelerator) {
-  const SharedFolder folder(accelerator);
-  ExpertNet model, alone;
-  auto net = accelerator.prepare(model);
-  accelerator.save_model(net, folder.path());
-  const auto saved = coupler::SafeTensors::open(folder.path() + "/model.safetensors");
-  const auto weights = parameters_of(*alone);
-  for (const auto& item : weights)
-    EXPECT(torch::equal(saved.tensor(item.key()), item.value()), item.key() + " is not as made");
-  ExpertNet other;
-  shift(*other, 3);
-  auto loaded = accelerator.prepare(other);
-  accelerator.load_model(loaded, folder.path());
-  accelerator.for_each_tensor(loaded, [&](const std::string& name, const torch::Tensor& value) {
-    EXPECT(torch::equal(value, weights[name]), name + " is not as saved");
-  });
+  expect_weights_files(accelerator, ExpertNet(), *ExpertNet());
 }
 
-// Built without memory: the parts are what a whole model's would be.
 void experts_from_empty_weights(Accelerator& accelerator) {
-  const ExpertNet alone;
-  std::shared_ptr<ExpertNetImpl> model;
-  {
-    const coupler::EmptyWeights empty;
-    model = std::make_shared<ExpertNetImpl>();
-  }
-  ExpertNet net(model);
-  net = accelerator.prepare(net);
-  const auto weights = parameters_of(*alone);
-  accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
-    EXPECT(torch::equal(value, weights[name]), name + " is not as made");
-  });
+  expect_from_empty_weights<ExpertNet>(accelerator, *ExpertNet());
 }
 
 // In bf16, experts learn.
@@ -215,20 +162,10 @@ void experts_autocast(Accelerator& accelerator) {
   auto [net, opt] = accelerator.prepare(model, optimizer);
   TokenRows rows = own_token_rows(accelerator, 0);
   rows = {rows.inputs.to(torch::kFloat), rows.targets.to(torch::kFloat)};
-  double first = 0, last = 0;
-  for (int step = 0; step < 40; ++step) {
-    torch::Tensor loss;
-    {
-      const auto scope = accelerator.autocast();
-      loss = loss_of_experts(net, rows);
-    }
-    accelerator.backward(loss);
-    opt.step();
-    opt.zero_grad();
-    (step == 0 ? first : last) = loss.item<double>();
-  }
-  EXPECT(last < 0.9 * first,
-         "the loss went from " + std::to_string(first) + " to " + std::to_string(last));
+  expect_learns(accelerator, opt, 40, [&, &net = net] {
+    const auto scope = accelerator.autocast();
+    return loss_of_experts(net, rows);
+  });
 }
 
 // What cannot go together with divided experts is refused by name.

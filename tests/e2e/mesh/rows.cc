@@ -21,8 +21,7 @@ Sequential make_tied_chain() {
 }
 
 Sequential on_own_values(Accelerator& accelerator, Sequential chain) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& item : parameters_of(*chain)) item.value().add_(accelerator.rank());
+  shift(*chain, accelerator.rank());
   return chain;
 }
 
@@ -44,21 +43,9 @@ torch::Tensor loss_of_rows(const torch::Tensor& output, const torch::Tensor& tar
 }
 
 Expected train_on_rows_alone(Sequential chain, int steps, int batches) {
-  // Each parameter once: torch would update a tied one twice.
-  const std::vector<torch::Tensor> parameters = parameters_of(*chain).values();
-  torch::optim::AdamW optimizer(parameters, 1e-2);
-  Expected expected;
-  for (int step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
-    for (int batch = 0; batch < batches; ++batch) {
-      const Rows rows = joined_rows(step * batches + batch);
-      const auto loss = loss_of_rows(chain->forward(rows.inputs), rows.targets);
-      (loss / batches).backward();
-      expected.losses.push_back(loss.item<double>());
-    }
-    expected.norms.push_back(torch::nn::utils::clip_grad_norm_(parameters, 0.1));
-    optimizer.step();
-  }
-  expected.weights = parameters_of(*chain);
-  return expected;
+  const auto loss_of = [&](int batch) {
+    const Rows rows = joined_rows(batch);
+    return loss_of_rows(chain->forward(rows.inputs), rows.targets);
+  };
+  return train_alone(*chain, steps, loss_of, batches);
 }

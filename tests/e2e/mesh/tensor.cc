@@ -13,23 +13,22 @@ using coupler::Accelerator;
 
 namespace {
 
+// Forward and backward. Returns this rank's loss.
+double run_texts(Accelerator& accelerator, DividedNet& net, int step) {
+  const torch::Tensor loss =
+      loss_of_texts(net, own_texts(accelerator, joined_texts(step), kGradients));
+  accelerator.backward(loss);
+  return loss.item<double>();
+}
+
 void trains(Accelerator& accelerator, const std::string& head) {
   const Expected expected = train_on_texts_alone(kSteps);
   DividedNet model(head);
   shift(*model, accelerator.rank());
   torch::optim::AdamW optimizer(model->parameters(), 1e-2);
   auto [net, opt] = accelerator.prepare(model, optimizer);
-  for (int step = 0; step < kSteps; ++step) {
-    const torch::Tensor loss =
-        loss_of_texts(net, own_texts(accelerator, joined_texts(step), kGradients));
-    accelerator.backward(loss);
-    expect_near(mean_over_replicas(accelerator, loss.item<double>()),
-                expected.losses[static_cast<size_t>(step)], "the loss");
-    expect_near(accelerator.clip_grad_norm(net, 0.1), expected.norms[static_cast<size_t>(step)],
-                "the gradient norm");
-    opt.step();
-    opt.zero_grad();
-  }
+  train_as_expected(accelerator, net, opt, expected, 0, kSteps,
+                    [&, &net = net](int step) { return run_texts(accelerator, net, step); });
   expect_weights(accelerator, net, expected);
 }
 
@@ -49,20 +48,15 @@ void divided_parts(Accelerator& accelerator) {
     EXPECT(block.down->weight.size(1) == 3 * kWidth / ranks, "a rowwise weight is whole");
     EXPECT(block.down->bias.size(0) == kWidth, "a rowwise bias is divided");
   }
-  accelerator.backward(loss_of_texts(net, own_texts(accelerator, joined_texts(0), kGradients)));
+  run_texts(accelerator, net, 0);
   loss_of_texts(alone, joined_texts(0)).backward();
-  const auto ours = parameters_of(*net);
-  for (const auto& item : parameters_of(*alone)) {
-    const torch::Tensor gradient = accelerator.gradient(ours[item.key()]);
-    EXPECT(torch::allclose(gradient, item.value().grad(), 1e-9, 1e-12),
-           "the gradient of " + item.key() + " differs");
-  }
+  expect_gradients(accelerator, *net, *alone);
 }
 
 void divided_norms_of_some_and_largest(Accelerator& accelerator) {
   DividedNet model, alone("");
   auto net = accelerator.prepare(model);
-  accelerator.backward(loss_of_texts(net, own_texts(accelerator, joined_texts(0), kGradients)));
+  run_texts(accelerator, net, 0);
   loss_of_texts(alone, joined_texts(0)).backward();
   const auto& block = *net->blocks[0]->as<DividedBlock>();
   const auto& other = *alone->blocks[0]->as<DividedBlock>();
@@ -83,8 +77,7 @@ void divided_accumulates(Accelerator& accelerator) {
   accelerator.set_gradient_accumulation_steps(2);
   for (int step = 0; step < 4; ++step) {
     const auto scope = accelerator.accumulate(net);
-    accelerator.backward(
-        loss_of_texts(net, own_texts(accelerator, joined_texts(step), kGradients)));
+    run_texts(accelerator, net, step);
     opt.step();
     opt.zero_grad();
     (loss_of_texts(alone, joined_texts(step)) / 2).backward();
@@ -98,26 +91,17 @@ void divided_accumulates(Accelerator& accelerator) {
   expect_weights(accelerator, net, expected);
 }
 
-// Two more steps after a checkpoint are the same again.
 void divided_resumes(Accelerator& accelerator) {
-  const SharedFolder folder(accelerator);
   DividedNet model;
   torch::optim::AdamW optimizer(model->parameters(), 1e-2);
   auto [net, opt] = accelerator.prepare(model, optimizer);
   const auto run = [&, &net = net, &opt = opt](int step) {
-    const torch::Tensor loss =
-        loss_of_texts(net, own_texts(accelerator, joined_texts(step), kGradients));
-    accelerator.backward(loss);
+    const double loss = run_texts(accelerator, net, step);
     opt.step();
     opt.zero_grad();
-    return loss.item<double>();
+    return loss;
   };
-  run(0);
-  const std::string path = accelerator.save_state(folder.path());
-  expect_each_saved_once(accelerator, path, *DividedNet(""));
-  const double second = run(1), third = run(2);
-  accelerator.load_state(path);
-  EXPECT(run(1) == second && run(2) == third, "it continues differently after load_state");
+  expect_resumes(accelerator, *DividedNet(""), run);
 }
 
 // In checkpoint.dir, which jobs on other meshes share.
@@ -128,16 +112,8 @@ void continue_training(Accelerator& accelerator, int first, int steps, bool save
   torch::optim::AdamW optimizer(model->parameters(), 1e-2);
   auto [net, opt] = accelerator.prepare(model, optimizer);
   if (first > 0) accelerator.load_state();
-  for (int step = first; step < first + steps; ++step) {
-    const torch::Tensor loss =
-        loss_of_texts(net, own_texts(accelerator, joined_texts(step), kGradients));
-    accelerator.backward(loss);
-    expect_near(mean_over_replicas(accelerator, loss.item<double>()),
-                expected.losses[static_cast<size_t>(step)], "the loss");
-    accelerator.clip_grad_norm(net, 0.1);
-    opt.step();
-    opt.zero_grad();
-  }
+  train_as_expected(accelerator, net, opt, expected, first, first + steps,
+                    [&, &net = net](int step) { return run_texts(accelerator, net, step); });
   expect_weights(accelerator, net, expected);
   if (saves) accelerator.save_state();
 }
@@ -149,39 +125,12 @@ void divided_goes_on_elsewhere(Accelerator& accelerator) {
   continue_training(accelerator, 2, 2, /*saves=*/false);
 }
 
-// save_model writes whole tensors; load_model gives each rank its part of them.
 void divided_weights_files(Accelerator& accelerator) {
-  const SharedFolder folder(accelerator);
-  DividedNet model, alone("");
-  auto net = accelerator.prepare(model);
-  accelerator.save_model(net, folder.path());
-  const auto saved = coupler::SafeTensors::open(folder.path() + "/model.safetensors");
-  const auto weights = parameters_of(*alone);
-  for (const auto& item : weights)
-    EXPECT(torch::equal(saved.tensor(item.key()), item.value()), item.key() + " is not as made");
-  DividedNet other;
-  shift(*other, 3);
-  auto loaded = accelerator.prepare(other);
-  accelerator.load_model(loaded, folder.path());
-  accelerator.for_each_tensor(loaded, [&](const std::string& name, const torch::Tensor& value) {
-    EXPECT(torch::equal(value, weights[name]), name + " is not as saved");
-  });
+  expect_weights_files(accelerator, DividedNet(), *DividedNet(""));
 }
 
-// Built without memory: the ranks' parts are what a whole model's would be.
 void divided_from_empty_weights(Accelerator& accelerator) {
-  const DividedNet alone("");
-  std::shared_ptr<DividedNetImpl> model;
-  {
-    const coupler::EmptyWeights empty;
-    model = std::make_shared<DividedNetImpl>();
-  }
-  DividedNet net(model);
-  net = accelerator.prepare(net);
-  const auto weights = parameters_of(*alone);
-  accelerator.for_each_tensor(net, [&](const std::string& name, const torch::Tensor& value) {
-    EXPECT(torch::equal(value, weights[name]), name + " is not as made");
-  });
+  expect_from_empty_weights<DividedNet>(accelerator, *DividedNet(""));
 }
 
 // In bf16, ranks compute the same.
@@ -190,20 +139,10 @@ void divided_autocast(Accelerator& accelerator) {
   model->to(torch::kFloat);
   torch::optim::AdamW optimizer(model->parameters(), 1e-2);
   auto [net, opt] = accelerator.prepare(model, optimizer);
-  double first = 0, last = 0;
-  for (int step = 0; step < 30; ++step) {
-    torch::Tensor loss;
-    {
-      const auto scope = accelerator.autocast();
-      loss = loss_of_texts(net, own_texts(accelerator, joined_texts(0), kGradients));
-    }
-    accelerator.backward(loss);
-    opt.step();
-    opt.zero_grad();
-    (step == 0 ? first : last) = loss.item<double>();
-  }
-  EXPECT(last < 0.9 * first,
-         "the loss went from " + std::to_string(first) + " to " + std::to_string(last));
+  expect_learns(accelerator, opt, 30, [&, &net = net] {
+    const auto scope = accelerator.autocast();
+    return loss_of_texts(net, own_texts(accelerator, joined_texts(0), kGradients));
+  });
   const auto& block = *net->blocks[0]->as<DividedBlock>();
   if (accelerator.mesh().size("shard") > 1) return;
   for (const auto& same : {block.norm->weight, block.head_norm->bias, block.down->bias})
@@ -249,11 +188,7 @@ void divided_blocks_and_transposed_weights(Accelerator& accelerator) {
   accelerator.backward(ours.square().sum());
   expected.square().sum().backward();
   EXPECT(torch::allclose(mine.grad(), theirs.grad(), 1e-9, 1e-12), "the inputs' gradients differ");
-  const auto own = parameters_of(*net);
-  for (const auto& item : parameters_of(*alone)) {
-    EXPECT(torch::allclose(accelerator.gradient(own[item.key()]), item.value().grad(), 1e-9, 1e-12),
-           "the gradient of " + item.key() + " differs");
-  }
+  expect_gradients(accelerator, *net, *alone);
   accelerator.save_model(net, folder.path());
   const auto saved = coupler::SafeTensors::open(folder.path() + "/model.safetensors");
   for (const auto& item : parameters_of(*alone))
@@ -289,11 +224,7 @@ void divided_modules(Accelerator& accelerator) {
   EXPECT(torch::allclose(ours, expected, 1e-9, 1e-12), "the outputs differ");
   accelerator.backward(ours.square().sum());
   expected.square().sum().backward();
-  const auto own = parameters_of(*net);
-  for (const auto& item : parameters_of(*alone)) {
-    EXPECT(torch::allclose(accelerator.gradient(own[item.key()]), item.value().grad(), 1e-9, 1e-12),
-           "the gradient of " + item.key() + " differs");
-  }
+  expect_gradients(accelerator, *net, *alone);
 }
 
 // A scripted MLP, whose plan is in the job's configuration.

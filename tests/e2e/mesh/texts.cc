@@ -25,22 +25,5 @@ torch::Tensor loss_of_texts(DividedNet& net, const Texts& texts) {
 
 Expected train_on_texts_alone(int steps) {
   DividedNet net("");
-  // Each parameter once: torch would update a tied one twice.
-  torch::optim::AdamW optimizer(parameters_of(*net).values(), 1e-2);
-  Expected expected;
-  for (int step = 0; step < steps; ++step) {
-    const torch::Tensor loss = loss_of_texts(net, joined_texts(step));
-    optimizer.zero_grad();
-    loss.backward();
-    expected.losses.push_back(loss.item<double>());
-    expected.norms.push_back(torch::nn::utils::clip_grad_norm_(parameters_of(*net).values(), 0.1));
-    optimizer.step();
-  }
-  expected.weights = parameters_of(*net);
-  return expected;
-}
-
-void shift(const torch::nn::Module& module, int by) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& item : parameters_of(module)) item.value().add_(by);
+  return train_alone(*net, steps, [&](int step) { return loss_of_texts(net, joined_texts(step)); });
 }

@@ -18,6 +18,3 @@ Texts own_texts(coupler::Accelerator& accelerator, const Texts& joined, const ch
 torch::Tensor loss_of_texts(DividedNet& net, const Texts& texts);
 
 Expected train_on_texts_alone(int steps);
-
-// Makes initial values differ between ranks: prepare gives all of them rank 0's.
-void shift(const torch::nn::Module& module, int by);

@@ -16,17 +16,13 @@ void whole_model(Accelerator& accelerator) {
   auto chain = on_own_values(accelerator, make_chain());
   torch::optim::AdamW optimizer(chain->parameters(), 1e-2);
   auto [net, opt] = accelerator.prepare(chain, optimizer);
-  for (int step = 0; step < kSteps; ++step) {
+  const auto run = [&, &net = net](int step) {
     const Rows rows = own_rows(accelerator, joined_rows(step), kGradients);
     const auto loss = loss_of_rows(net->forward(rows.inputs), rows.targets);
     accelerator.backward(loss);
-    expect_near(mean_over_replicas(accelerator, loss.item<double>()),
-                expected.losses[static_cast<size_t>(step)], "the loss");
-    expect_near(accelerator.clip_grad_norm(net, 0.1), expected.norms[static_cast<size_t>(step)],
-                "the gradient norm");
-    opt.step();
-    opt.zero_grad();
-  }
+    return loss.item<double>();
+  };
+  train_as_expected(accelerator, net, opt, expected, 0, kSteps, run);
   expect_weights(accelerator, net, expected);
 }
 
@@ -46,10 +42,7 @@ void weighted_sums(Accelerator& accelerator) {
                                 joined.targets.narrow(0, begin, rows), {}, at::Reduction::Sum);
   accelerator.backward(sum, rows);
   loss_of_rows(alone->forward(joined.inputs), joined.targets).backward();
-  for (size_t i = 0; i < net->parameters().size(); ++i) {
-    const auto ours = accelerator.gradient(net->parameters()[i]);
-    EXPECT(torch::allclose(ours, alone->parameters()[i].grad(), 1e-9, 1e-12), "a gradient differs");
-  }
+  expect_gradients(accelerator, *net, *alone);
   opt.zero_grad();
 }
 
