@@ -55,7 +55,7 @@ Attended attend(const Block& block) {
 void add_block(Attended& all, const Attended& block) {
   const at::ScalarType type = wide_type(block.output);
   if (!all.output.defined()) {
-    all = {block.output.to(type).clone(at::MemoryFormat::Contiguous), block.log_weights.to(type)};
+    all = {block.output.to(type), block.log_weights.to(type)};
     return;
   }
   const at::Tensor log_weights = at::logaddexp(all.log_weights, block.log_weights.to(type));

@@ -22,7 +22,7 @@ struct Attended {
 Attended attend(const Block& block);
 
 // Adds a block's result to that of other keys, as if it had been one attention; an undefined result
-// becomes the block's. Results are of fp32, or fp64 if those are.
+// takes the block's memory. Results are of fp32, or fp64 if those are.
 void add_block(Attended& all, const Attended& block);
 
 // The gradients of a block. output and log_weights are those of the whole attention, of the block's

@@ -58,10 +58,19 @@ at::Tensor half(const at::Tensor& tokens, bool second) {
   return tokens.narrow(2, second ? size : 0, size);
 }
 
+// Keys and values in one message: [2, batch, tokens, heads, size]. Layers and flash attention have
+// this order in memory, too.
+at::Tensor pair_of(const at::Tensor& key, const at::Tensor& value) {
+  return at::stack({key.transpose(1, 2), value.transpose(1, 2)});
+}
+at::Tensor in_pair(const at::Tensor& pair, int64_t which) {
+  return pair.select(0, which).transpose(1, 2);
+}
+
 Block block_of(const at::Tensor& query, const at::Tensor& pair, Visible seen, bool causal,
                double scale) {
   const auto keys = [&](int64_t which) {
-    const at::Tensor tokens = pair.select(0, which);
+    const at::Tensor tokens = in_pair(pair, which);
     return seen.earlier_keys ? half(tokens, false) : tokens;
   };
   return {seen.later_queries ? half(query, true) : query, keys(0), keys(1), causal, scale};
@@ -72,7 +81,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
                             const at::Tensor& value, bool causal, double scale,
                             const Group& group) {
     const int ranks = group->size(), rank = group->rank();
-    at::Tensor pair = at::stack({key, value});
+    at::Tensor pair = pair_of(key, value);
     Attended all;
     for (int step = 0; step < ranks; ++step) {
       std::optional<RingStep> next;
@@ -100,15 +109,12 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &query = saved[0], &output = saved[3], &log_weights = saved[4];
-    const at::Tensor gradient = gradients[0].contiguous();
     const bool causal = ctx->saved_data["causal"].toBool();
     const double scale = ctx->saved_data["scale"].toDouble();
     const Group group = GroupCapsule::in(ctx->saved_data["group"]);
     const int ranks = group->size(), rank = group->rank();
     const at::ScalarType wide = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    at::Tensor pair = at::stack({saved[1], saved[2]});
-    at::Tensor of_query = at::zeros(query.sizes(), query.options().dtype(wide));
-    at::Tensor of_pair = at::zeros(pair.sizes(), pair.options().dtype(wide));
+    at::Tensor pair = pair_of(saved[1], saved[2]), of_query, of_pair;
     for (int step = 0; step < ranks; ++step) {
       std::optional<RingStep> next;
       if (step + 1 < ranks) next.emplace(group, pair);
@@ -116,27 +122,34 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       const auto of_queries = [&](const at::Tensor& tokens) {
         return seen.later_queries ? half(tokens, true) : tokens;
       };
-      const int64_t tokens = query.size(2);
-      const at::Tensor weights = seen.later_queries
-                                     ? log_weights.narrow(2, tokens / 2, tokens / 2).contiguous()
-                                     : log_weights;
-      const BlockGradients block =
-          context_parallel::backward(block_of(query, pair, seen, causal && step == 0, scale),
-                                     {of_queries(output), weights}, of_queries(gradient));
-      of_queries(of_query).add_(block.query);
-      const auto add = [&](int64_t which, const at::Tensor& more) {
-        const at::Tensor sum = of_pair.select(0, which);
-        (seen.earlier_keys ? half(sum, false) : sum).add_(more);
-      };
-      add(0, block.key);
-      add(1, block.value);
+      {
+        const BlockGradients block = context_parallel::backward(
+            block_of(query, pair, seen, causal && step == 0, scale),
+            {of_queries(output), of_queries(log_weights)}, of_queries(gradients[0]));
+        const auto add = [&](int64_t which, const at::Tensor& more) {
+          const at::Tensor sum = in_pair(of_pair, which);
+          (seen.earlier_keys ? half(sum, false) : sum).add_(more);
+        };
+        if (step == 0) {  // of all own tokens
+          of_query = block.query.to(wide);
+          of_pair = pair_of(block.key.to(wide), block.value.to(wide));
+        } else {
+          of_queries(of_query).add_(block.query);
+          add(0, block.key);
+          add(1, block.value);
+        }
+      }
       // After the last step they are at home.
       of_pair = RingStep(group, of_pair).wait();
       if (next) pair = next->wait();
     }
     const auto narrow = [&](const at::Tensor& tensor) { return tensor.to(query.scalar_type()); };
-    return {narrow(of_query), narrow(of_pair[0]), narrow(of_pair[1]),
-            at::Tensor(),     at::Tensor(),       at::Tensor()};
+    return {narrow(of_query),
+            narrow(in_pair(of_pair, 0)),
+            narrow(in_pair(of_pair, 1)),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 };
 
