@@ -322,6 +322,7 @@ void ModelSimulation::take_values(std::vector<Block>& before) {
   for (const size_t p : plan_.replicated) {
     if (trains(p)) ledger_.give_back(before[p]);
   }
+  ledger_.trim();
 }
 
 // optim/fused_kernel.cc, zeros_for

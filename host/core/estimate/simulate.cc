@@ -11,8 +11,8 @@ namespace {
 
 using Kind = StepEvent::Kind;
 
-// One in this many bytes of a process that never trims its heap: the threads that communicate
-// allocate in between, and repeated runs of one job peak up to a tenth apart.
+// One in this many bytes of a process that communicates after its heap was trimmed last: the
+// threads that do so allocate in between, and repeated runs of one job peak up to a tenth apart.
 constexpr uint64_t kInterleavedShare = 20;
 
 class StepSimulation {
@@ -103,9 +103,15 @@ class StepSimulation {
 
 MemoryEstimate simulate(const StepLog& log, const std::vector<EstimatePlan>& plans) {
   MemoryEstimate estimate = StepSimulation(log, plans).run();
+  // Ranks that shard trim theirs when they prepare; those that divide layers communicate in each.
   const bool trims = std::any_of(plans.begin(), plans.end(),
                                  [](const EstimatePlan& plan) { return plan.sharded(); });
-  if (!trims && !log.events.empty()) {
+  const bool divides =
+      std::any_of(log.models.begin(), log.models.end(), [](const LoggedModel& model) {
+        return std::any_of(model.parameters.begin(), model.parameters.end(),
+                           [](const LoggedParameter& p) { return p.divided(); });
+      });
+  if ((!trims || divides) && !log.events.empty()) {
     const uint64_t lost = (estimate.peak - estimate.base) / kInterleavedShare;
     estimate.peak += lost;
     estimate.heap += lost;

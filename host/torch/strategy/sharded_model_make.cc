@@ -123,6 +123,7 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<comm::Co
   }
   make_managed_parameters();
   add_variables();
+  malloc_trim(0);  // the parameters' former memory, in pieces
   describe({.text = fmt::format("{} units sharded over groups of {} ranks, {} parameters whole on "
                                 "every rank",
                                 units_.size(), plan_.group_size, plan_.replicated.size()),
