@@ -14,6 +14,7 @@
 
 #include "accelerator/accelerator.h"
 #include "accelerator/consistency_check.h"
+#include "activations/forward_recorder.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -148,6 +149,9 @@ void agree_on_batch(pipelining::PipelineRunner& runner, const PipelineRanks& ran
   work.signature = static_cast<uint64_t>(first) & 0xffffffffu;
 }
 
+// The next micro-batch's operations on the same unit are not of this one's segment.
+void leave_forward() { activations::ForwardRecorder::of_this_thread().close(); }
+
 // Returns the last rank's outputs on every rank.
 pipelining::Values gather_from_last(comm::Communicator& comm, pipelining::Values outputs,
                                     c10::Device device) {
@@ -224,7 +228,8 @@ double PipelineParallel::train_step_all(const pipelining::Values& inputs,
                              .inputs = inputs,
                              .targets = targets,
                              .loss = loss,
-                             .mean_loss = state.options.loss_reduction == LossReduction::kMean};
+                             .mean_loss = state.options.loss_reduction == LossReduction::kMean,
+                             .on_forward_left = leave_forward};
   agree_on_batch(state.runner, state.ranks, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.train_step");
   const BackwardScale scale = impl.backward_scale(std::nullopt);
@@ -255,9 +260,6 @@ void require_known(const config::Config& config, bool several) {
                 "a pipeline's gradients are complete only after the last micro-batch",
                 "set it to false");
   const config::MemoryConfig& memory = config.memory;
-  require_unset(memory.activation_checkpointing.empty(), "memory.activation_checkpointing",
-                "a pipeline does not support it",
-                "leave it out; more and smaller micro-batches need less memory");
   require_unset(!memory.offload_activations, "memory.offload_activations",
                 "a pipeline does not support it", "set it to false");
   require_unset(memory.offload_optimizer_device == "none", "memory.offload_optimizer_device",
@@ -427,6 +429,10 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   log(LogLevel::kInfo, "train",
       fmt::format("pipeline stage {} of {}: layers {}, {} of parameters", comm->rank(), stages,
                   fmt::join(ranges, " and "), format_byte_size(bytes)));
+  if (!impl.config.memory.activation_checkpointing.empty()) {
+    activations::ForwardRecorder::of_this_thread().watch(
+        kept->model(), impl.config.memory.activation_checkpointing);
+  }
   return PipelineParallel(std::unique_ptr<State>(new State{
       impl, std::move(options), std::move(names), std::move(split_points), kept,
       pipelining::PipelineRunner(comm, std::move(layers), impl.device), std::move(ranks)}));

@@ -38,6 +38,9 @@ class ForwardRecorder {
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks();
   // A backward begins: drops the open segment without closing it.
   void leave();
+  // A part of a forward ends, and something else comes before its backward: closes the open
+  // segment.
+  void close();
 
   // Returns what autograd saves while compute runs; compute is not recorded.
   static std::vector<at::Tensor> saved_during(const std::function<void()>& compute);
@@ -47,7 +50,6 @@ class ForwardRecorder {
 
   void enter(const std::vector<c10::IValue>& arguments);
   void open(int unit);
-  void close();
 
   std::vector<std::string> units_;
   std::unordered_map<const c10::TensorImpl*, int> unit_of_;  // by parameter of the models

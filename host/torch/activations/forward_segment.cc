@@ -30,6 +30,15 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+// Not memory that is filled without operations, such as by another rank, and not the next numbers
+// of a program's own generator.
+bool is_repeatable(const c10::OperatorHandle& op, const ForwardSegment::Stack& arguments) {
+  const std::string& name = op.schema().name();
+  return name != "aten::empty" && name != "aten::empty_strided" &&
+         std::none_of(arguments.begin(), arguments.end(),
+                      [](const c10::IValue& argument) { return argument.isGenerator(); });
+}
+
 [[noreturn]] void refuse_change(const at::Tensor& tensor, const std::string& unit) {
   throw Error(
       ErrorCode::kUsage,
@@ -77,8 +86,12 @@ bool ForwardSegment::would_be_leaf(const Input& input) const {
 
 void ForwardSegment::begin_call(const c10::OperatorHandle& op, const Stack& arguments) {
   const auto& schema = op.schema().arguments();
-  Call& call = calls_.emplace_back(Call{
-      .op = op, .arguments = arguments, .inputs = {}, .grad_mode = at::GradMode::is_enabled()});
+  const bool repeatable = is_repeatable(op, arguments);
+  Call& call = calls_.emplace_back(Call{.op = op,
+                                        .arguments = arguments,
+                                        .inputs = {},
+                                        .grad_mode = at::GradMode::is_enabled(),
+                                        .once = !repeatable});
   empty_weights::for_each_tensor(
       arguments, [&](empty_weights::Position position, const at::Tensor& tensor) {
         Input input = input_of(tensor, position);
@@ -86,7 +99,8 @@ void ForwardSegment::begin_call(const c10::OperatorHandle& op, const Stack& argu
         const c10::AliasInfo* const alias = argument.alias_info();
         if (alias != nullptr && alias->isWrite()) {
           if (is_outside(tensor)) call.once = true;
-          if (would_be_leaf(input)) recomputable_ = false;
+          // A view of it that runs again would not see what is not repeated.
+          if (would_be_leaf(input) || (input.made && !repeatable)) recomputable_ = false;
         }
         input.copied = argument.name() == "running_mean" || argument.name() == "running_var";
         call.inputs.push_back(std::move(input));

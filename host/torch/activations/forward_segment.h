@@ -73,7 +73,7 @@ class ForwardSegment {
     Stack arguments;  // without the tensors
     std::vector<Input> inputs;
     bool grad_mode = true;
-    bool once = false;  // writes to an outside tensor, so it does not run again
+    bool once = false;  // does not run again: it writes to an outside tensor, or is not repeatable
     size_t saves = 0;
   };
   struct Saved {

@@ -145,6 +145,15 @@ class StageBatch {
     return result;
   }
 
+  // Whether the backward of this forward's micro-batch is the next step.
+  bool backward_is_next() const {
+    const PipelineStep& step = now();
+    if (at_ + 1 == schedule_.size()) return false;
+    const PipelineStep& next = schedule_[at_ + 1];
+    return next.kind == StepKind::kBackward && next.micro_batch == step.micro_batch &&
+           next.virtual_stage == step.virtual_stage;
+  }
+
   double weight(int64_t micro_batch) const {
     if (!work_.mean_loss) return 1;
     return static_cast<double>(work_.cut.size(micro_batch)) / static_cast<double>(work_.cut.rows());
@@ -178,6 +187,7 @@ class StageBatch {
       flight.outputs.clear();
     }
     if (!work_.training) return;
+    if (!backward_is_next() && work_.on_forward_left) work_.on_forward_left();
     in_flight_of(step).push_back(std::move(flight));
     expect_gradients();
   }

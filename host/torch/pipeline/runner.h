@@ -34,6 +34,9 @@ struct BatchWork {
   // Whether a loss is the mean over its micro-batch's rows; otherwise a sum.
   bool mean_loss = true;
   double scale = 1;  // factor for the loss in backward
+  // In training, called after each forward of a micro-batch that is not followed by its backward at
+  // once; may be null.
+  std::function<void()> on_forward_left;
 };
 
 class StageBatch;

@@ -2,6 +2,7 @@
 // and intermediate results freed after forward.
 #include "activations/forward_recorder.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -14,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -197,6 +199,31 @@ const std::vector<BlockCase>& cases() {
          const at::Tensor masked = hidden * mask;
          traces.add(masked);
          return x + of(m).out(masked.sin());
+       }},
+      {"filled_without_operations", true,
+       [](nn::Module& m, const at::Tensor& x, Traces& traces) {
+         const at::Tensor factors = at::empty({2 * kTowerWidth});
+         std::iota(factors.data_ptr<float>(), factors.data_ptr<float>() + factors.numel(), 1.f);
+         const at::Tensor hidden = at::tanh(of(m).in(x)*factors.sqrt());
+         traces.add(hidden);
+         return x + of(m).out(hidden);
+       }},
+      {"own_generator", true,
+       [](nn::Module& m, const at::Tensor& x, Traces& traces) {
+         auto generator = at::detail::createCPUGenerator(7);
+         at::randn({3}, generator);
+         const at::Tensor noise = at::randn({2 * kTowerWidth}, generator, at::TensorOptions());
+         const at::Tensor hidden = at::tanh(of(m).in(x)*noise);
+         traces.add(hidden);
+         return x + of(m).out(hidden);
+       }},
+      {"own_generator_in_place", false,
+       [](nn::Module& m, const at::Tensor& x, Traces& traces) {
+         const at::Tensor mask = at::empty_like(of(m).scale), view = mask.view({-1, 1});
+         mask.bernoulli_(0.5, at::detail::createCPUGenerator(7));
+         const at::Tensor hidden = at::tanh(of(m).in(x)*view.squeeze(1));
+         traces.add(hidden);
+         return x + of(m).out(hidden);
        }},
       {"autocast", true,
        [](nn::Module& m, const at::Tensor& x, Traces& traces) {
