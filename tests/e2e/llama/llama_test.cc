@@ -14,7 +14,7 @@
 namespace coupler {
 namespace {
 
-using Words = std::vector<std::string>;
+using LlamaWords = std::vector<std::string>;
 
 struct LlamaRun {
   std::vector<double> losses;
@@ -22,7 +22,7 @@ struct LlamaRun {
 };
 
 // options: of `coupler launch`; more: of the program, which replace those that all runs have.
-Outcome run_llama(const Workplace& here, const Words& options,
+Outcome run_llama(const Workplace& here, const LlamaWords& options,
                   const std::map<std::string, std::string>& more = {}) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += "in the beginning was the word, and the word was number ";
@@ -38,7 +38,7 @@ Outcome run_llama(const Workplace& here, const Words& options,
               {"--lr", "0.01"},
               {"--prompt", "in the"},
               {"--new-tokens", "6"}});
-  Words words{"launch", "-o", "backend.timeout=30s", "-o", "launch.threads_per_process=1"};
+  LlamaWords words{"launch", "-o", "backend.timeout=30s", "-o", "launch.threads_per_process=1"};
   words.insert(words.end(), options.begin(), options.end());
   words.emplace_back(LLAMA_PROGRAM);
   for (const auto& [option, value] : own) words.insert(words.end(), {option, value});
@@ -87,7 +87,7 @@ TEST(Llama, Weights_AreThoseOfTheFolderOverATensorGroup) {
   const LlamaRun random = result_of(run_llama(here, {"-n", "1"}, {{"--steps", "2"}}));
   ASSERT_EQ(alone.losses.size(), 2U);
   EXPECT_GT(std::abs(alone.losses[0] - random.losses.at(0)), 0.01);
-  const Words tensor{"-n", "2", "-o", "backend.use=gloo_cpu", "-o", "parallel.tensor=2"};
+  const LlamaWords tensor{"-n", "2", "-o", "backend.use=gloo_cpu", "-o", "parallel.tensor=2"};
   expect_losses(result_of(run_llama(here, tensor, folder)), alone, "tensor");
 }
 
