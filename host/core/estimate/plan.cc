@@ -122,6 +122,7 @@ EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& mo
       plugin.table().get_extension(DB_SHARDING) == nullptr) {
     return result;
   }
+  result.can_shard = true;
   sharding::ModelDescription description;
   describe(model, description);
   std::vector<int> groups;

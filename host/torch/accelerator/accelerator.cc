@@ -201,7 +201,8 @@ Accelerator::Impl::Impl(config::Config loaded)
            {"[parallel]", groups::is_configured(config) ? groups::describe(mesh) : "not set"}}});
   require_possible(mesh, *comm);
   groups = std::make_unique<groups::Groups>(mesh, comm);
-  sample_comm = groups->get(groups::kSamples);
+  // A dry run has samples of its own, as each rank that they differ on would.
+  sample_comm = dry_run != nullptr ? comm : groups->get(groups::kSamples);
   mean_comm = groups->get(groups::kGradients);
   if (groups::is_configured(config) && dry_run == nullptr) log_mesh(mesh, process);
   if (autocast_type == at::kHalf)

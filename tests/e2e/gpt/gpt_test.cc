@@ -36,12 +36,7 @@ Outcome run_gpt(const Workplace& here, const std::string& backend,
   return here.coupler(arguments);
 }
 
-class GptOver : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(GptOver, TwoRanks_LossFallsAndSpeedIsPrinted) {
-  const Workplace here;
-  const Outcome outcome = run_gpt(here, GetParam(), {"--width", "16"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+std::vector<double> losses_of_gpt(const Outcome& outcome) {
   std::vector<double> losses;
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) {
@@ -50,6 +45,16 @@ TEST_P(GptOver, TwoRanks_LossFallsAndSpeedIsPrinted) {
       losses.push_back(std::strtod(line.c_str() + at + 7, nullptr));
     }
   }
+  return losses;
+}
+
+class GptOver : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GptOver, TwoRanks_LossFallsAndSpeedIsPrinted) {
+  const Workplace here;
+  const Outcome outcome = run_gpt(here, GetParam(), {"--width", "16"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<double> losses = losses_of_gpt(outcome);
   ASSERT_EQ(losses.size(), 3U) << outcome.out;
   EXPECT_LT(losses[2], 0.8 * losses[0]) << outcome.out;
   EXPECT_NE(outcome.out.find("tokens per second: "), std::string::npos) << outcome.out;
@@ -68,6 +73,19 @@ INSTANTIATE_TEST_SUITE_P(Sharding, GptOver,
                          ::testing::Values("fsdp/mpi", "deepspeed_like/gloo_cpu"), gpt_name_of);
 INSTANTIATE_TEST_SUITE_P(Full, GptOver, ::testing::Values("fsdp/gloo_cpu", "deepspeed_like/mpi"),
                          gpt_name_of);
+
+TEST(Gpt, TwoStages_TrainAndAreNotEvaluated) {
+  const Workplace here;
+  here.write("train.toml", "[parallel]\npipeline = 2\n");
+  const Outcome outcome = run_gpt(here, "gloo_cpu", {"--width", "16"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<double> losses = losses_of_gpt(outcome);
+  ASSERT_EQ(losses.size(), 3U) << outcome.out;
+  EXPECT_LT(losses[2], 0.8 * losses[0]) << outcome.out;
+  const Outcome evaluated = run_gpt(here, "gloo_cpu", {"--width", "16", "--evaluate", "text.txt"});
+  EXPECT_EQ(evaluated.exit_code, 2);
+  expect_in(evaluated.err, "needs whole layers on one process");
+}
 
 TEST(Gpt, WidthThatHeadsDoNotDivide_IsAUsageErrorNamingBoth) {
   const Workplace here;

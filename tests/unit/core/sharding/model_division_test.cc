@@ -95,11 +95,13 @@ TEST(DecoderPlan, Heads_StayTogether) {
                              .key = "",
                              .value = "",
                              .output = "",
-                             .vocabulary = 9,
-                             .head_size = 8,
-                             .key_heads = 3};
+                             .gate = "",
+                             .up = "",
+                             .down = ""};
+  const DecoderSizes sizes{.vocabulary = 9, .head_size = 8, .key_heads = 3};
   std::vector<PlannedLayers> plan;
-  for (const PlanRule& rule : plan_of_decoder(layers, 2)) plan.push_back(planned_layers(rule));
+  for (const PlanRule& rule : plan_of_decoder(layers, sizes, 2))
+    plan.push_back(planned_layers(rule));
   testing::expect_error(ErrorCode::kConfig,
                         "the 24 of dimension 0 cannot be divided over 2 ranks in multiples of 8",
                         [&] { divide_model(model, {plan}, 2, 0); });
@@ -108,7 +110,7 @@ TEST(DecoderPlan, Heads_StayTogether) {
 
 TEST(DecoderPlan, Vocabulary_IsDividedIfItDivides) {
   for (const int64_t words : {10, 11}) {
-    const auto plan = plan_of_decoder({.vocabulary = words, .head_size = 4, .key_heads = 1}, 2);
+    const auto plan = plan_of_decoder({}, {.vocabulary = words, .head_size = 4, .key_heads = 1}, 2);
     bool divides = false, shares = false;
     for (const PlanRule& rule : plan) {
       divides = divides || rule.style == "vocab";
