@@ -2,11 +2,14 @@
 // reference, that they need no staging, what happens if there is none to give, and faults.
 #include <coupler/memory.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -303,6 +306,70 @@ TEST(ShmMemory, RankThatTakesNoPart_IsNamed) {
   check_timeout(job_in_peer_memory(3), false, 1 << 18);
 }
 TEST(ShmMemory, DestroyWithOperationsQueued_Ends) { check_destroy(job_in_peer_memory(2)); }
+
+// Memory whose last page stops the thread that first writes to it, until resume() in any process.
+// One at a time.
+class Trap {
+ public:
+  Trap() {
+    EXPECT_EQ(pipe(pipe_), 0);
+    data_ = static_cast<uint8_t*>(
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_EQ(mprotect(data_ + kBytes - kPage, kPage, PROT_NONE), 0);
+    set_ = this;
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      char byte = 0;
+      if (read(set_->pipe_[0], &byte, 1) != 1) _exit(3);
+      mprotect(set_->data_ + kBytes - kPage, kPage, PROT_READ | PROT_WRITE);
+    };
+    EXPECT_EQ(sigaction(SIGSEGV, &action, &before_), 0);
+  }
+  ~Trap() {
+    sigaction(SIGSEGV, &before_, nullptr);
+    munmap(data_, kBytes);
+    close(pipe_[0]);
+    close(pipe_[1]);
+  }
+  Trap(const Trap&) = delete;
+  Trap& operator=(const Trap&) = delete;
+
+  uint8_t* data() const { return data_; }
+  void resume() const { EXPECT_EQ(write(pipe_[1], "", 1), 1); }
+
+  static constexpr uint64_t kBytes = 1 << 20;
+
+ private:
+  static constexpr uint64_t kPage = 4096;
+  static inline Trap* set_ = nullptr;
+  int pipe_[2] = {-1, -1};
+  uint8_t* data_ = nullptr;
+  struct sigaction before_ {};
+};
+
+// Rank 0 gives up while rank 1 reads its memory, and then changes it.
+TEST(ShmMemory, SenderThatGaveUp_ReaderFailsToo) {
+  const Trap trap;  // inherited by the ranks
+  expect_ranks(job_in_peer_memory(2), [&](int32_t rank, Rank& self) {
+    Buffer<uint8_t> sent(self, Trap::kBytes, 1);
+    db_op op{};
+    op.kind = DB_BROADCAST;
+    op.dtype = DB_U8;
+    op.count = Trap::kBytes;
+    op.send = sent.data();
+    op.recv = rank == 0 ? sent.data() : trap.data();
+    if (rank == 0) {
+      op.timeout_ns = 300'000'000;
+      EXPECT_EQ(self.run(op, true), DB_ERR_TIMEOUT) << self.error.text.data();
+      EXPECT_EQ(self.error.error.failed_rank, 1);
+      std::fill(sent.begin(), sent.end(), uint8_t{9});
+      trap.resume();
+    } else {
+      EXPECT_LT(self.run(op, true), 0) << "it was told that it has received the data";
+      EXPECT_TRUE(contains(self.error, "first seen by rank 0")) << self.error.text.data();
+    }
+  });
+}
 
 TEST(ShmMemory, FailedCommunicator_GivesNoMore) {
   expect_ranks(job_in_peer_memory(2), [](int32_t, Rank& self) {
