@@ -46,8 +46,8 @@ Command check_plugin_command() {
       .options =
           {{"--world N", "number of processes (default: 2)"},
            {"--behaviour "
-            "operations|rounding|overlap|send_recv|split|threads|mismatch|killed|stopped|deadline|"
-            "options",
+            "operations|memory|rounding|overlap|send_recv|split|threads|mismatch|killed|stopped|"
+            "deadline|options",
             "check only this behavior; may be repeated"},
            {"--option KEY=VALUE",
             "like -o of `coupler launch`; may be repeated; a wrapper needs its base"},

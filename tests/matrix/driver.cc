@@ -222,6 +222,7 @@ std::vector<Step> option_steps(const DistributedBackend& plugin) {
 const std::vector<Behavior>& behaviors() {
   static const std::vector<Behavior> all = {
       {"operations", "every operation gives the reference's result", 1, once},
+      {"memory", "the same in memory that the backend gives, if it does", 1, once},
       {"rounding", "half precision sums are as exact as promised", 1, once},
       {"overlap", "many operations at once", 1, once},
       {"send_recv", "messages", 2, once},

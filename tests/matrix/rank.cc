@@ -19,10 +19,10 @@ namespace coupler::matrix {
 namespace {
 
 const std::map<std::string, int (*)(Rank&)> kBehaviors = {
-    {"operations", operations}, {"rounding", rounding}, {"overlap", overlap},
-    {"send_recv", send_recv},   {"split", split},       {"threads", threads},
-    {"mismatch", mismatch},     {"killed", killed},     {"stopped", stopped},
-    {"deadline", deadline},     {"options", options}};
+    {"operations", operations}, {"memory", memory},       {"rounding", rounding},
+    {"overlap", overlap},       {"send_recv", send_recv}, {"split", split},
+    {"threads", threads},       {"mismatch", mismatch},   {"killed", killed},
+    {"stopped", stopped},       {"deadline", deadline},   {"options", options}};
 
 RankArguments parse_rank(int argc, char** argv) {
   RankArguments arguments;

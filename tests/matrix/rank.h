@@ -57,6 +57,7 @@ int run_rank(int argc, char** argv);
 
 // The behaviors. The result is the process's exit code.
 int operations(Rank& rank);
+int memory(Rank& rank);
 int rounding(Rank& rank);
 int overlap(Rank& rank);
 int send_recv(Rank& rank);
