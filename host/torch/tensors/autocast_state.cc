@@ -13,6 +13,11 @@ thread_local unsigned replaced_ops = 0;
 
 }  // namespace
 
+bool goes_to_recorder() {
+  return c10::impl::tls_is_dispatch_key_included(kRecordedKey) &&
+         !c10::impl::tls_is_dispatch_key_excluded(kRecordedKey);
+}
+
 void use_replaced_ops(ReplacedOps ops, bool use) {
   const auto bit = static_cast<unsigned>(ops);
   replaced_ops = use ? replaced_ops | bit : replaced_ops & ~bit;

@@ -12,13 +12,17 @@
 namespace coupler::tensors {
 
 // Above autograd, autocast and the intercept of sharded parameters, so that all of them see the
-// operations that replace others: fp8 layers here, attention in replaced_attention.h.
+// operations that replace others: fp8 layers here, attention in replaced_attention.h, dropout in
+// replaced_dropout.h.
 constexpr c10::DispatchKey kReplacedOpsKey = c10::DispatchKey::PreDispatch;
-enum class ReplacedOps : uint8_t { kLinear = 1, kAttention = 2 };
+enum class ReplacedOps : uint8_t { kLinear = 1, kAttention = 2, kDropout = 4 };
 
 // The key of code that records forward (activations/forward_recorder.h): below the one above, and
 // above the intercept.
 constexpr c10::DispatchKey kRecordedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+// Whether the calling thread's operations go to that code. It has to see one operation, not those
+// that the operation becomes at the key above.
+bool goes_to_recorder();
 
 // Whether the calling thread's operations of this kind go to their replacements.
 void use_replaced_ops(ReplacedOps ops, bool use);

@@ -97,6 +97,18 @@ TEST(MeshJob, PlansThatDoNotFit_AreRefusedByPrepare) {
   expect_refused_plan("'words = rowwise'", "is for linear layers");
 }
 
+TEST(MeshJob, SequencesThatNothingDivides_AreRefused) {
+  expect_refused_mesh({"backend.use=gloo_cpu", "parallel.sequence=true"},
+                      {"parallel.sequence is true, but parallel.tensor is 1",
+                       "set parallel.tensor to their number"});
+  const Outcome outcome =
+      run_mesh(2, "refused_plan",
+               {"backend.use=gloo_cpu", "parallel.tensor=2", "parallel.sequence=true",
+                "parallel.tensor_plan=['up = colwise', 'down = rowwise']"},
+               "no line of the tensor plan says whether 'tied' sees a part of it");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
 struct Job {
   int processes;
   std::vector<std::string> settings;
