@@ -27,6 +27,17 @@ int64_t dimension_of_tokens(const at::Tensor& x, int64_t dim, const char* caller
                 "dim", "name the dimension of the tokens");
 }
 
+// A model's own plan may say what its modules do if the sequence is divided, but the job's asks for
+// it.
+void refuse_parts_of_sequence(const sharding::PlannedLayers& line) {
+  using sharding::TensorStyle;
+  const TensorStyle style = line.style.style;
+  if (style != TensorStyle::kSequence && style != TensorStyle::kGatherSequence) return;
+  fail_config(
+      fmt::format("{} is about a part of the sequence, but parallel.sequence is false", line.text),
+      "parallel.tensor_plan", "set parallel.sequence to true, or write replicate");
+}
+
 tensor_parallel::Group sequence_group(const char* caller) {
   if (auto group = current_tensor_group()) return group;
   fail_usage(fmt::format("{}: no model has been divided", caller), "parallel.sequence",
@@ -41,6 +52,9 @@ void Accelerator::Impl::divide_layers(strategy::Model& model,
   std::vector<sharding::PlannedLayers> plan;
   for (const std::string& line : config.parallel.tensor_plan)
     plan.push_back(sharding::planned_layers(line));
+  if (!config.parallel.sequence) {
+    for (const sharding::PlannedLayers& line : plan) refuse_parts_of_sequence(line);
+  }
   if (plan.empty() && own_plan.empty()) {
     fail_config(fmt::format("parallel.tensor is {}, but nothing says how the layers of the model "
                             "'{}' are divided",

@@ -95,6 +95,9 @@ TEST(MeshJob, PlansThatDoNotFit_AreRefusedByPrepare) {
       "the weight of 'tied' is also that of 'words', which the plan does not divide");
   expect_refused_plan("'words = vocab', 'tied = rowwise'", "divides in different ways");
   expect_refused_plan("'words = rowwise'", "is for linear layers");
+  expect_refused_plan("'up = colwise', 'down = sequence'",
+                      "\"down = sequence\" is about a part of the sequence, but "
+                      "parallel.sequence is false");
 }
 
 TEST(MeshJob, SequencesThatNothingDivides_AreRefused) {
