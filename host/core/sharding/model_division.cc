@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <deque>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -44,6 +45,16 @@ ParameterDivision division_of(const PlannedModel::Parameter& parameter, int64_t 
           .elements = Division::along(size, inner, blocks, ranks, rank)};
 }
 
+// How A or B of a LoRA product is divided if its layer is: B as the layer's outputs, A as its
+// inputs. What is left whole sees what the layer sees.
+LayerStyle style_of_adapter(const LayerStyle& layer, bool is_a) {
+  const bool inputs =
+      layer.style == TensorStyle::kRowwise || layer.style == TensorStyle::kRowwiseSplit;
+  const bool as_layer = layer.style == TensorStyle::kReplicate ||
+                        layer.style == TensorStyle::kSumGradients || inputs == is_a;
+  return as_layer ? layer : LayerStyle{TensorStyle::kSequence};
+}
+
 class ModelDivider {
  public:
   ModelDivider(const PlannedModel& model, const TensorPlans& plans, int ranks, int rank,
@@ -70,6 +81,8 @@ class ModelDivider {
 
  private:
   void choose();
+  void choose_adapters(const std::vector<std::string>& modules,
+                       std::vector<const PlannedLayers*>& chosen);
   void choose_layer(const PlannedModel::Module& module, const PlannedLayers& line);
   void choose_embedding(const std::string& module, const PlannedLayers& line);
   void choose_linear(const PlannedModel::Module& module, const PlannedLayers& line);
@@ -98,6 +111,7 @@ class ModelDivider {
   const int ranks_, rank_;
   const bool sequence_;
   std::map<std::string, size_t> by_name_, aliases_;  // indices of parameters
+  std::deque<PlannedLayers> adapters_;               // lines for A and B of LoRA
   std::set<size_t> summed_;
   ModelDivision result_;
 };
@@ -112,9 +126,29 @@ void ModelDivider::choose() {
       if (chosen[m] == nullptr) chosen[m] = lines[m];
     }
   }
+  choose_adapters(names, chosen);
   if (sequence_) require_named(names, chosen);
   for (size_t m = 0; m < chosen.size(); ++m) {
     if (chosen[m] != nullptr) choose_layer(model_.modules[m], *chosen[m]);
+  }
+}
+
+// The products of LoRA follow their layers.
+void ModelDivider::choose_adapters(const std::vector<std::string>& modules,
+                                   std::vector<const PlannedLayers*>& chosen) {
+  std::map<std::string, const PlannedLayers*> lines;
+  for (size_t m = 0; m < modules.size(); ++m) lines[modules[m]] = chosen[m];
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const size_t dot = modules[m].rfind('.');
+    if (dot == std::string::npos || chosen[m] != nullptr) continue;
+    const std::string_view name = std::string_view(modules[m]).substr(dot + 1);
+    const auto layer = lines.find(modules[m].substr(0, dot));
+    if ((name != "lora_A" && name != "lora_B") || layer == lines.end() || layer->second == nullptr)
+      continue;
+    adapters_.push_back({.pattern = modules[m],
+                         .style = style_of_adapter(layer->second->style, name == "lora_A"),
+                         .text = layer->second->text});
+    chosen[m] = &adapters_.back();
   }
 }
 
@@ -165,12 +199,7 @@ size_t ModelDivider::matrix_of(const std::string& module, const PlannedLayers& l
                     module, line.text),
         "parallel.tensor_plan",
         "name layers such as torch::nn::Linear and Embedding, not modules that contain them; "
-        "quantized and adapted (LoRA) layers cannot be divided");
-  }
-  if (find(module + ".lora_A.weight") || find(module + ".lora_B.weight")) {
-    fail_config(
-        fmt::format("'{}' cannot be divided ({}): it has a LoRA adapter", module, line.text),
-        "parallel.tensor_plan", "leave it out of the plan, or remove the adapter");
+        "quantized layers cannot be divided");
   }
   return *index;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "refusal.h"
@@ -94,6 +95,38 @@ TEST(ModelDivision, WhatDoesNotFit_IsRefusedByName) {
                  {"words = vocab"});
   expect_refusal("belongs to two layers, which the plan divides in different ways",
                  {"words = vocab", "head = rowwise"});
+}
+
+// "up" is [8, 4] and "down" [4, 8]; each with a product of rank 2.
+PlannedModel adapted_model() {
+  PlannedModel model = small_model();
+  for (PlannedModel::Parameter& parameter : model.parameters) parameter.trains = false;
+  for (const auto& [layer, out, in] :
+       {std::tuple<std::string, int64_t, int64_t>("up", 8, 4), {"down", 4, 8}}) {
+    model.modules.push_back({layer + ".lora_A", "LoraMatrix"});
+    model.modules.push_back({layer + ".lora_B", "LoraMatrix"});
+    model.parameters.push_back({layer + ".lora_A.weight", {2, in}});
+    model.parameters.push_back({layer + ".lora_B.weight", {out, 2}});
+  }
+  return model;
+}
+
+TEST(ModelDivision, LoraProducts_AreDividedAsTheirLayers) {
+  const PlannedModel model = adapted_model();
+  const std::vector<PlannedLayers> plan = plan_of({"up = colwise", "down = rowwise"});
+  const ModelDivision result = divide_model(model, {plan}, 2, 1);
+  // A and B of "up", then of "down".
+  EXPECT_EQ(result.parameters.count(8), 0u);
+  EXPECT_EQ(result.parameters.at(9).part_sizes(), (Sizes{4, 2}));
+  EXPECT_EQ(result.parameters.at(10).part_sizes(), (Sizes{2, 4}));
+  EXPECT_EQ(result.parameters.count(11), 0u);
+  EXPECT_EQ(result.weights.at(9).product.style, TensorStyle::kColwise);
+  EXPECT_EQ(result.weights.at(10).product.style, TensorStyle::kRowwise);
+  EXPECT_TRUE(result.summed.empty());
+  // With parts of the sequence, the whole ones see a part. All that trains belongs to a layer.
+  const ModelDivision parts = divide_model(model, {plan}, 2, 1, /*sequence=*/true);
+  EXPECT_EQ(parts.summed, (std::vector<size_t>{8, 11}));
+  EXPECT_EQ(parts.parameters.count(9), 1u);
 }
 
 TEST(SequenceDivision, SumsTheGradients_OfWhatSeesAPart) {
