@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -112,13 +113,13 @@ struct TokensMoved : torch::autograd::Function<TokensMoved> {
   }
 };
 
-// Tensors like this one are parts of the tokens: dropout takes its part of the mask.
+// From now on, dropout takes its part of the mask.
 at::Tensor begin_of_parts(const at::Tensor& made, int64_t dim, const Group& group) {
-  if (made.dim() < 3) return made;  // positions, which have no batch
-  tensors::PartOfTokens part{made.sizes().vec(), dim, group->rank(), group->size()};
+  if (made.dim() != 3) return made;  // positions, which have no batch
+  const tensors::PartOfTokens part{made.size(dim), dim, group->rank(), group->size()};
   const auto known = tensors::part_of_tokens();
   if (known == nullptr || *known != part)
-    tensors::set_part_of_tokens(std::make_shared<const tensors::PartOfTokens>(std::move(part)));
+    tensors::set_part_of_tokens(std::make_shared<const tensors::PartOfTokens>(part));
   return made;
 }
 

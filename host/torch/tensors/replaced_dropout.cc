@@ -7,6 +7,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensors/autocast_state.h"
 
@@ -21,18 +22,17 @@ bool is_dropout(const c10::OperatorHandle& op) {
 }
 
 bool drops_of_part(const at::Tensor& input, double p, bool train) {
-  return part_now != nullptr && train && p > 0 && p < 1 && input.sizes() == part_now->sizes &&
-         !goes_to_recorder();
+  return part_now != nullptr && train && p > 0 && p < 1 && input.dim() == 3 &&
+         input.size(part_now->dim) == part_now->tokens && !goes_to_recorder();
 }
 
 // This rank's part of what at::dropout multiplies all tokens by.
 at::Tensor factors_of_part(const at::Tensor& input, double p) {
   const PartOfTokens& part = *part_now;
-  std::vector<int64_t> all = part.sizes;
-  const int64_t tokens = all[static_cast<size_t>(part.dim)];
+  std::vector<int64_t> all = input.sizes().vec();
   all[static_cast<size_t>(part.dim)] *= part.ranks;
   const at::Tensor kept = at::empty(all, input.options().requires_grad(false)).bernoulli_(1 - p);
-  return kept.narrow(part.dim, tokens * part.rank, tokens).div(1 - p);
+  return kept.narrow(part.dim, part.tokens * part.rank, part.tokens).div(1 - p);
 }
 
 at::Tensor dropout(const at::Tensor& input, double p, bool train) {

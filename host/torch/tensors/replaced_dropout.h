@@ -9,20 +9,19 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 namespace coupler::tensors {
 
-// What this rank's part of the tokens looks like, and which one it is.
+// How a part of the tokens is recognized, and which one it is: a tensor of three dimensions,
+// [batch, tokens, features] or [tokens, batch, features], with as many tokens. All have more.
 struct PartOfTokens {
-  std::vector<int64_t> sizes;
+  int64_t tokens = 0;
   int64_t dim = 1;  // of the tokens
   int rank = 0, ranks = 1;
   bool operator==(const PartOfTokens&) const = default;
 };
 
-// From now on, a tensor of these sizes is such a part. Null: no tensor is. Returns the previous
-// one.
+// From now on, such tensors are parts. Null: no tensor is. Returns what was set before.
 std::shared_ptr<const PartOfTokens> set_part_of_tokens(std::shared_ptr<const PartOfTokens> part);
 std::shared_ptr<const PartOfTokens> part_of_tokens();
 
