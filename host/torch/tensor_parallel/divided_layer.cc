@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "empty_weights/recording.h"
+#include "tensors/autocast_state.h"
 
 namespace coupler::tensor_parallel {
 namespace {
@@ -150,7 +151,17 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
       stack[begin + 2] = c10::IValue();
     }
   }
-  run();
+  std::optional<at::Tensor> in_fp8;
+  if (!weight_.transposed) {
+    in_fp8 = tensors::fp8_product(stack[begin + (addmm ? 1 : 0)].toTensor(), weight_.weight,
+                                  whole ? at::Tensor() : product.bias);
+  }
+  if (in_fp8) {
+    torch::jit::drop(stack, op.schema().arguments().size());
+    stack.emplace_back(*in_fp8);
+  } else {
+    run();
+  }
   if (!whole) return watch_heads(stack.back().toTensor());
   at::Tensor result = completed(stack.back().toTensor());
   if (bias.defined()) result = result.add(bias.to(result.scalar_type()));

@@ -2,6 +2,7 @@
 // out of both. The layers themselves are in precision/fp8_linear.h. [any-thread]
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKey.h>
 #include <c10/core/ScalarType.h>
 
@@ -31,6 +32,16 @@ void use_replaced_ops(ReplacedOps ops, bool use);
 // e4m3fn), and return bf16. Empty restores LibTorch's layers. Returns the previous setting.
 std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gradients);
 std::optional<c10::ScalarType> fp8_linear();
+
+// For hooks of a weight [out, in], which keep its layer from being replaced as a whole: the layer's
+// product with this input, plus a bias if it is defined, in fp8. Empty if the calling thread's
+// layers do not multiply in fp8, or if sizes or types do not fit.
+std::optional<at::Tensor> fp8_product(const at::Tensor& input, const at::Tensor& weight,
+                                      const at::Tensor& bias);
+// By precision/fp8_linear.cc, before main.
+using Fp8Product = std::optional<at::Tensor> (*)(const at::Tensor& input, const at::Tensor& weight,
+                                                 const at::Tensor& bias);
+void set_fp8_product(Fp8Product product);
 
 // While it lives, the calling thread computes in its operands' types, in whatever scope it is.
 std::shared_ptr<void> outside_autocast();

@@ -58,7 +58,8 @@ void lora_trains(Accelerator& accelerator) {
     EXPECT(torch::allclose(saved.tensor("base_model.model." + item.key()), item.value(), 0, 1e-9),
            item.key() + " is saved with other values");
   }
-  if (accelerator.mesh().size("shard") > 1) return;  // only weights that a rank keeps are merged here
+  if (accelerator.mesh().size("shard") > 1)
+    return;  // only weights that a rank keeps are merged here
   const double before = own_loss(accelerator, net);
   adapter.merge();
   expect_near(own_loss(accelerator, net), before, "the loss of the merged model");
