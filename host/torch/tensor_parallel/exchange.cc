@@ -5,6 +5,7 @@
 #include <coupler/error.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -27,26 +28,33 @@ WeakTensor none() {
   return WeakTensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>());
 }
 
-// The last input of divided layers on this thread, and what its first layer made of it. Kept alive
-// by what these layers save for backward.
-struct LastInput {
+// An input of divided layers, and what its first layer made of it. Kept alive by what these layers
+// save for backward.
+struct SharedInput {
   WeakTensor given = none(), shared = none();
   int64_t version = 0;  // of the values that were given
 };
-thread_local LastInput last_input;
+// The last two on this thread: a layer's own, and that of its LoRA product.
+thread_local std::array<SharedInput, 2> last_inputs;
+thread_local size_t older_input = 0;
 
 // What layers that get the same x, which requires a gradient, share.
 at::Tensor shared_input(const at::Tensor& x, at::ScalarType type,
                         const std::function<at::Tensor()>& make) {
-  LastInput& last = last_input;
-  if (last.given.lock().get() == x.unsafeGetTensorImpl() && last.version == x._version()) {
-    if (auto known = last.shared.lock(); known.defined()) {
-      at::Tensor shared(std::move(known));
-      if (shared.scalar_type() == type) return shared;
-    }
+  for (size_t i = 0; i < last_inputs.size(); ++i) {
+    const SharedInput& last = last_inputs[i];
+    if (last.given.lock().get() != x.unsafeGetTensorImpl() || last.version != x._version())
+      continue;
+    auto known = last.shared.lock();
+    if (!known.defined()) continue;
+    at::Tensor shared(std::move(known));
+    if (shared.scalar_type() != type) continue;
+    older_input = 1 - i;
+    return shared;
   }
   const at::Tensor shared = make();
-  last = {weak(x), weak(shared), x._version()};
+  last_inputs[older_input] = {weak(x), weak(shared), x._version()};
+  older_input = 1 - older_input;
   return shared;
 }
 
