@@ -267,6 +267,8 @@ std::string Recommendation::toml_of(const Choice& choice) const {
     if (mesh.size("tensor") > 1 && !parallel.tensor_plan.empty())
       text += fmt::format("tensor_plan = {}\n",
                           config::render(config::SettingValue(parallel.tensor_plan)));
+    if (mesh.size("tensor") > 1 && parallel.sequence)
+      text += fmt::format("sequence = true\nsequence_dim = {}\n", parallel.sequence_dim);
     if (mesh.size("context") > 1)
       text += fmt::format("context_method = \"{}\"\n", parallel.context_method);
   }

@@ -3,6 +3,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -12,6 +13,7 @@
 
 #include <array>
 #include <functional>
+#include <initializer_list>
 #include <sstream>
 #include <utility>
 
@@ -30,6 +32,8 @@ struct Conv1DImpl : torch::nn::Module {
     if (biased) bias = register_parameter("bias", at::zeros({out}));
   }
   at::Tensor forward(const at::Tensor& x) {
+    // Rows would hide which dimension the layer gathers or divides.
+    if (sequence_ranks() > 1) return at::linear(x, weight.t(), bias);
     const at::Tensor rows = x.reshape({-1, x.size(-1)});
     const at::Tensor y = bias.defined() ? at::addmm(bias, rows, weight) : rows.mm(weight);
     return y.view({x.size(0), x.size(1), -1});
@@ -300,6 +304,14 @@ TensorPlan tensor_plan_of(const DecoderDescription& d, int ranks) {
   TensorPlan plan;
   for (const sharding::PlanRule& rule : sharding::plan_of_decoder(d.names, sizes, ranks))
     plan.push_back({rule.pattern, rule.style, rule.multiple});
+  const auto add = [&](const std::string& in, std::initializer_list<const std::string*> names) {
+    for (const std::string* name : names) {
+      if (!name->empty()) plan.push_back({in + *name, "sequence"});
+    }
+  };
+  add(n.base + ".", {&n.positions, &n.project_in, &n.project_out, &n.final_norm});
+  add(n.base + "." + n.layers + ".*.",
+      {&n.attention_norm, &n.mlp_norm, &n.after_attention, &n.after_mlp});
   return plan;
 }
 

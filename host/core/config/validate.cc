@@ -57,6 +57,12 @@ std::vector<Error> conflicts_in(const Config& config) {
                                    "with fp16 an overflow is known only after all gradients exist",
                                    "use training.mixed_precision = \"bf16\", or set it to false"));
   }
+  if (config.parallel.sequence && config.parallel.tensor == MeshSize{1}) {
+    result.push_back(contradiction("parallel.sequence", "true",
+                                   "parallel.tensor is 1, and the ranks of a tensor group divide "
+                                   "the sequence",
+                                   "set parallel.tensor to their number, or sequence to false"));
+  }
   check_mesh(config, result);
   return result;
 }

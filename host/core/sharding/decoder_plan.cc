@@ -30,10 +30,9 @@ std::vector<PlanRule> plan_of_decoder(const DecoderLayers& d, const DecoderSizes
   add(mlp, d.gate, "colwise", 1);
   add(mlp, d.up, "colwise", 1);
   add(mlp, d.down, "rowwise", 1);
-  if (sizes.vocabulary % ranks == 0) {
-    add(d.base + ".", d.embedding, "vocab", 1);
-    add("", d.head, "colwise_gather", 1);
-  }
+  const bool divides = sizes.vocabulary % ranks == 0;
+  add(d.base + ".", d.embedding, divides ? "vocab" : "sequence", 1);
+  add("", d.head, divides ? "colwise_gather" : "gather_sequence", 1);
   return plan;
 }
 
