@@ -12,7 +12,7 @@ namespace coupler::matrix {
 rendezvous::ProcessInfo place_on_machines(const std::string& sizes,
                                           rendezvous::ProcessInfo process) {
   int first = 0;
-  for (const std::string& text : split(sizes, ',')) {
+  for (const std::string& text : coupler::split(sizes, ',')) {
     int size = 0;
     const char* const end = text.data() + text.size();
     const auto [stop, status] = std::from_chars(text.data(), end, size);

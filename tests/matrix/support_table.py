@@ -19,6 +19,9 @@ COLUMNS = {
     "shm": ("shm", ("--complete",), {}),
     "mpi": ("mpi", ("--complete",), {}),
     "nccl": ("nccl, over a double", ("--complete",), {"COUPLER_NCCL_PATH": str(build / "lib/nccl_double")}),
+    "hierarchical": ("hierarchical over shm and gloo_cpu",
+                     ("--complete", "--world", "3", "--machines", "2,1", "--option",
+                      "backend.hierarchical.across=gloo_cpu"), {}),
     "fsdp": ("fsdp over gloo_cpu", ("--option", "backend.fsdp.base=gloo_cpu"), {}),
     "deepspeed_like": ("deepspeed_like over gloo_cpu", ("--option", "backend.deepspeed_like.base=gloo_cpu"), {}),
 }
