@@ -1,5 +1,6 @@
 """Prints the table of README's "What is supported" in Markdown: coupler_matrix's findings for each backend of
-a build at two ranks, for every behavior; nccl over the tests' double of NCCL.
+a build at two ranks, for every behavior; nccl over the tests' double of NCCL, hierarchical with three ranks on
+two made-up machines.
 
     support_table.py BUILD_DIR
 

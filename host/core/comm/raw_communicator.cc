@@ -235,7 +235,11 @@ std::unique_ptr<RawCommunicator> RawCommunicator::make_base(
         plugin::resolve_auto(backend, rendezvous::mpi_launch_of(options.process), on_host);
   }
   CommunicatorOptions base = options;
-  base.plugin = plugin::Plugin::load(backend);
+  try {
+    base.plugin = plugin::Plugin::load(backend);
+  } catch (const Error& error) {
+    throw plugin::about_base(error, plugin_.table(), wanted, backend.use);
+  }
   plugin::check_base(plugin_.table(), wanted, base.plugin.table());
   // Two bases may be of one backend. Those of one role need no keys of their own.
   if (wanted.role != "world") base.name += fmt::format("/{}", wanted.role);

@@ -77,6 +77,19 @@ std::string use_of(const WantedBase& base, const config::BackendConfig& backend,
   return config::wrapper_base(backend, wrapper, base.option, base.otherwise);
 }
 
+Error about_base(const Error& error, const DistributedBackend& wrapper, const WantedBase& wanted,
+                 const std::string& use) {
+  const std::string key = fmt::format("backend.{}.{}", wrapper.name, wanted.option);
+  return {error.code(),
+          fmt::format("{} = \"{}\": {}", key, use, without_hint(error.what())),
+          {error.detail().rank, key,
+           error.detail().subject == "backend.use"
+               ? fmt::format("set {} to one of these names or to a path with a slash, or add the "
+                             "plugin's folder to backend.plugin_path or COUPLER_PLUGIN_PATH",
+                             key)
+               : error.detail().hint}};
+}
+
 void check_base(const DistributedBackend& wrapper, const WantedBase& wanted,
                 const DistributedBackend& base) {
   if ((base.capabilities & DB_CAP_NEEDS_BASE) == 0) return;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <coupler/distributed_backend.h>
+#include <coupler/error.h>
 
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ bool is_composite(const DistributedBackend& table);
 // The backend of that base as configured: a name, a path, or "auto".
 std::string use_of(const WantedBase& base, const config::BackendConfig& backend,
                    const std::string& wrapper);
+
+// error, which is about finding, loading or probing that base, with the option that names it.
+Error about_base(const Error& error, const DistributedBackend& wrapper, const WantedBase& wanted,
+                 const std::string& use);
 
 // Throws Error(kConfig), naming the option, if the loaded base cannot be that base of the wrapper.
 void check_base(const DistributedBackend& wrapper, const WantedBase& wanted,

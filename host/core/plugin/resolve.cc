@@ -235,7 +235,11 @@ void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, M
       choice.overrides.push_back(
           fmt::format("backend.{}.{}=\"{}\"", wrapper.name(), wanted.option, below.use));
     } else {
-      report = usable(below.use, below);
+      try {
+        report = usable(below.use, below);
+      } catch (const Error& error) {
+        throw about_base(error, wrapper.table(), wanted, below.use);
+      }
     }
     if (report.can(DB_CAP_NEEDS_BASE)) {
       const Plugin base = Plugin::load(below);

@@ -61,7 +61,8 @@ TEST(Layout, ContradictingRanks_AreRefusedByName) {
                  "it has 2 ranks");
   expect_refused({said(0, 0, 2), said(0, 0, 2)}, 1, "and so is rank 0");
   expect_refused({said(0, 2, 2), said(0, 0, 2)}, 0, "which is no rank of it");
-  expect_refused({said(0, 0, 2), said(1, 0, 1)}, 0, "this communicator has no rank that is 1 there");
+  expect_refused({said(0, 0, 2), said(1, 0, 1)}, 0,
+                 "this communicator has no rank that is 1 there");
 }
 
 TEST(Clients, AnyNumberOfLanes_HaveEachLocalIndexOnce) {
