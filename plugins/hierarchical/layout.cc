@@ -29,7 +29,7 @@ Failure Layout::make(const std::vector<Announcement>& said, int32_t rank, Layout
   for (size_t i = 0; i < said.size(); ++i) {
     const Announcement& one = said[i];
     if (one.local_size < 1 || one.local_rank < 0 || one.local_rank >= one.local_size)
-      return contradiction(one, i, "which is no rank of it");
+      return contradiction(one, i, "which that base cannot have");
     const auto [found, is_new] =
         machine_at.try_emplace(one.first, static_cast<int32_t>(layout->machines.size()));
     if (is_new) layout->machines.emplace_back(static_cast<size_t>(one.local_size), -1);

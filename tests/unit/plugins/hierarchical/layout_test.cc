@@ -60,7 +60,7 @@ TEST(Layout, ContradictingRanks_AreRefusedByName) {
                  "rank 1 is 1 of 3 in its base \"local\", but other ranks of its machine say that "
                  "it has 2 ranks");
   expect_refused({said(0, 0, 2), said(0, 0, 2)}, 1, "and so is rank 0");
-  expect_refused({said(0, 2, 2), said(0, 0, 2)}, 0, "which is no rank of it");
+  expect_refused({said(0, 2, 2), said(0, 0, 2)}, 0, "which that base cannot have");
   expect_refused({said(0, 0, 2), said(1, 0, 1)}, 0,
                  "this communicator has no rank that is 1 there");
 }
