@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "launch.h"
+#include "machines.h"
 #include "plugin/plugin.h"
 #include "temporary_folder.h"
 
@@ -61,6 +62,7 @@ void perform(Trial& trial) {
            {"--rank-of", trial.behavior},
            {"--variant", trial.variant},
            {"--folder", folder.path().string()},
+           {"--machines", arguments.machines},
            {"--cover", arguments.cover},
            {"--complete", arguments.complete ? "1" : "0"}}) {
     if (value.empty()) continue;
@@ -338,6 +340,9 @@ void require_known(const std::vector<std::string>& wanted) {
 
 int run_driver(const DriverArguments& arguments) {
   require_known(arguments.behaviors);
+  if (!arguments.machines.empty()) {
+    place_on_machines(arguments.machines, {.world_size = arguments.world_size});
+  }
   config::BackendConfig backend;
   backend.use = arguments.plugin;
   const plugin::Plugin plugin = plugin::Plugin::load(backend);

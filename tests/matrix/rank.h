@@ -15,8 +15,9 @@ namespace coupler::matrix {
 
 struct RankArguments {
   std::string behavior;
-  std::string variant;  // of the behavior; "" if it has none
-  std::string folder;   // for reports
+  std::string variant;   // of the behavior; "" if it has none
+  std::string folder;    // for reports
+  std::string machines;  // see place_on_machines; "": as launched
   Cover cover = Cover::kMain;
   uint64_t seed = kStoredSeed;
   bool complete = false;  // the backend claims to support everything the ABI defines

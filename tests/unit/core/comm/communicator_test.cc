@@ -199,7 +199,7 @@ TEST(Communicator, Wrapper_OverABaseOfTheConfiguration_WorksThroughIt) {
       with_base("double"), "double_wrapper"));
   expect_errors(run_ranks(
                     2, [](Communicator&) {}, with_base("double_wrapper"), "double_wrapper"),
-                ErrorCode::kConfig, {"backend.double_wrapper.base", "itself needs a base"});
+                ErrorCode::kConfig, {"backend.double_wrapper.base", "needs a base itself"});
 }
 
 }  // namespace
