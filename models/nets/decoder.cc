@@ -299,10 +299,11 @@ class DecoderModel : public LanguageModel {
 }  // namespace
 
 TensorPlan tensor_plan_of(const DecoderDescription& d, int ranks) {
+  const DecoderNames& n = d.names;
   const sharding::DecoderSizes sizes{
       .vocabulary = d.vocabulary, .head_size = d.head, .key_heads = d.key_heads};
   TensorPlan plan;
-  for (const sharding::PlanRule& rule : sharding::plan_of_decoder(d.names, sizes, ranks))
+  for (const sharding::PlanRule& rule : sharding::plan_of_decoder(n, sizes, ranks))
     plan.push_back({rule.pattern, rule.style, rule.multiple});
   const auto add = [&](const std::string& in, std::initializer_list<const std::string*> names) {
     for (const std::string* name : names) {
