@@ -5,12 +5,11 @@ Modes: eager, compiled, and profile:FILE (eager, with a trace of the turn). benc
 describes the protocol of the control socket.
 """
 import argparse
-import socket
-import time
 
 import torch
 from accelerate import Accelerator
 
+import control
 import models
 
 
@@ -51,28 +50,18 @@ def main():
                 for mode in ("eager", "compiled")}
     parameters = sum(p.numel() for p in trainers["eager"].net.parameters())
 
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.connect(arguments.control)
-    control.settimeout(15 * 60)
-    lines = control.makefile("rw")
-    print("ready", 0, parameters, file=lines, flush=True)
-    for line in lines:
-        if line.strip() == "quit":
-            break
-        _, mode, steps = line.split()
-        cpu_before = time.process_time()
-        start = time.perf_counter()
-        if mode.startswith("profile:"):
-            with torch.profiler.profile() as profile:
-                trainers["eager"].train(int(steps))
-            profile.export_chrome_trace(mode.removeprefix("profile:"))
-            trainer = trainers["eager"]
-        else:
-            trainer = trainers[mode]
-            trainer.train(int(steps))
-        seconds = time.perf_counter() - start
-        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} "
-              f"{trainer.last.item():.9g}", file=lines, flush=True)
+    trained = lambda mode: trainers["eager" if mode.startswith("profile:") else mode]
+
+    def train(mode, steps):
+        if not mode.startswith("profile:"):
+            trained(mode).train(steps)
+            return
+        with torch.profiler.profile() as profile:
+            trained(mode).train(steps)
+        profile.export_chrome_trace(mode.removeprefix("profile:"))
+
+    control.serve(arguments.control, 0, parameters, train=train,
+                  loss=lambda mode: trained(mode).last.item())
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ import argparse
 import glob
 import os
 import shutil
-import socket
 import threading
-import time
 
 import torch
 from accelerate import (Accelerator, disk_offload, init_empty_weights,
                         load_checkpoint_and_dispatch)
+
+import control
 
 WIDTH, LAYERS = 4096, 62
 
@@ -121,25 +121,18 @@ def main():
     modes = {"load": side.load, "disk": side.disk, "output": side.output, "drop": side.drop,
              "first": side.first, "cold": side.disk, "empty": side.empty, "free": side.free,
              "prepare-disk": side.prepare_disk}
-    watched = {"load", "disk"}
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.connect(arguments.control)
-    control.settimeout(15 * 60)
-    lines = control.makefile("rw")
-    print("ready", 0, LAYERS * WIDTH * WIDTH, file=lines, flush=True)
-    for line in lines:
-        if line.strip() == "quit":
-            break
-        _, mode, number = line.split()
-        memory = AnonymousMemory() if mode in watched else None
-        cpu_before = time.process_time()
-        start = time.perf_counter()
-        for _ in range(int(number)):
+    watched = {}  # memory by mode
+
+    def ready(mode):
+        if mode in ("load", "disk"):
+            watched[mode] = AnonymousMemory()
+
+    def run(mode, times):
+        for _ in range(times):
             modes[mode]()
-        seconds = time.perf_counter() - start
-        answer = memory.mib() if memory else side.answer
-        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {answer:.9g}",
-              file=lines, flush=True)
+
+    control.serve(arguments.control, 0, LAYERS * WIDTH * WIDTH, ready=ready, train=run,
+                  loss=lambda mode: watched[mode].mib() if mode in watched else side.answer)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ load) and the answer in place of the loss are as in the C++ program.
 """
 import argparse
 import os
-import socket
 import threading
-import time
 
 import torch
 from accelerate import Accelerator
 
+import control
 from models import LargeMLP
 
 BATCH = 4
@@ -72,24 +71,15 @@ def main():
 
     modes = {"steps": train, "keep": lambda _: accelerator.save_state(kept),
              "load": lambda _: accelerator.load_state(kept)}
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.connect(arguments.control)
-    control.settimeout(15 * 60)
-    lines = control.makefile("rw")
-    print("ready", accelerator.process_index, parameters, file=lines, flush=True)
-    for line in lines:
-        if line.strip() == "quit":
-            break
-        _, mode, number = line.split()
-        mode, _, anonymous = mode.partition("-")
+    extra = {}  # memory of the last turn, by mode
+
+    def ready(mode):
         accelerator.wait_for_everyone()
-        cpu_before = time.process_time()
-        extra = ExtraMemory(bool(anonymous))
-        start = time.perf_counter()
-        modes[mode](int(number))
-        seconds = time.perf_counter() - start
-        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {extra.mib():.9g}",
-              file=lines, flush=True)
+        extra[mode] = ExtraMemory(anonymous="-" in mode)
+
+    control.serve(arguments.control, accelerator.process_index, parameters, ready=ready,
+                  train=lambda mode, number: modes[mode.partition("-")[0]](number),
+                  loss=lambda mode: extra[mode].mib())
     accelerator.end_training()
 
 

@@ -5,7 +5,7 @@ import time
 LONGEST_PAUSE = 15 * 60  # s, while the other sides have their turns
 
 
-def serve(path, rank, parameters, ready, train, loss):
+def serve(path, rank, parameters, train, loss, ready=lambda mode: None):
     """Answers the driver until it says "quit".
 
     ready(mode) synchronizes the ranks, train(mode, steps) is timed, loss(mode) is the last loss.

@@ -5,12 +5,12 @@ SmolLM-135M's shape. Modes: memory and disk, as in the C++ program.
 """
 import argparse
 import os
-import socket
-import time
 
 import torch
 from accelerate import disk_offload
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import control
 
 PROMPT = [11, 70, 3301, 29, 17000, 5, 812, 9]
 
@@ -42,27 +42,23 @@ def main():
                                   os.path.join(os.path.dirname(arguments.checkpoint), "offloaded"),
                                   execution_device=torch.device("cpu"))
     prompt = torch.tensor([PROMPT])
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.connect(arguments.control)
-    control.settimeout(15 * 60)
-    lines = control.makefile("rw")
-    print("ready", 0, sum(p.numel() for p in models["memory"].parameters()), file=lines, flush=True)
-    for line in lines:
-        if line.strip() == "quit":
-            break
-        _, mode, number = line.split()
-        cpu_before = time.process_time()
-        start = time.perf_counter()
+    made = []
+
+    def generate(mode, number):
         with torch.no_grad():
             given = models[mode].generate(prompt, attention_mask=torch.ones_like(prompt),
-                                          do_sample=False, min_new_tokens=int(number),
-                                          max_new_tokens=int(number), pad_token_id=0)
-        seconds = time.perf_counter() - start
+                                          do_sample=False, min_new_tokens=number,
+                                          max_new_tokens=number, pad_token_id=0)
+        made[:] = given[0, len(PROMPT):].tolist()
+
+    def checksum(mode):
         answer = 0.0
-        for token in given[0, len(PROMPT):].tolist():
+        for token in made:
             answer = answer / 2 + token
-        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {answer:.9g}",
-              file=lines, flush=True)
+        return answer
+
+    control.serve(arguments.control, 0, sum(p.numel() for p in models["memory"].parameters()),
+                  train=generate, loss=checksum)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ Modes: default (AdamW with torch's defaults) and fused. bench/steps/control.h de
 of the control socket.
 """
 import argparse
-import socket
-import time
 
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
+import control
 import models
 
 STEPS = 100000
@@ -65,22 +64,9 @@ def main():
     trainers = {mode: Trainer(accelerator, arguments.model, mode == "fused") for mode in ("default", "fused")}
     parameters = sum(p.numel() for p in models.make(arguments.model).parameters())
 
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.connect(arguments.control)
-    control.settimeout(15 * 60)
-    lines = control.makefile("rw")
-    print("ready", 0, parameters, file=lines, flush=True)
-    for line in lines:
-        if line.strip() == "quit":
-            break
-        _, mode, steps = line.split()
-        cpu_before = time.process_time()
-        start = time.perf_counter()
-        trainers[mode].train(int(steps))
-        seconds = time.perf_counter() - start
-        loss = trainers[mode].last.item()
-        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {loss:.9g}",
-              file=lines, flush=True)
+    control.serve(arguments.control, 0, parameters,
+                  train=lambda mode, steps: trainers[mode].train(steps),
+                  loss=lambda mode: trainers[mode].last.item())
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ protocol of the control socket.
 """
 import argparse
 import datetime
-import socket
-import time
 
 import torch
 import torch.distributed as dist
@@ -16,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import control
 import models
 
 WRAPPED = {"mlp": torch.nn.Linear, "gpt": models.Block}
@@ -72,24 +71,10 @@ def main():
     trainers = {mode: Trainer(arguments.model, mode, batches) for mode in modes}
     parameters = sum(p.numel() for p in models.make(arguments.model).parameters())
 
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.connect(arguments.control)
-    control.settimeout(15 * 60)
-    lines = control.makefile("rw")
-    print("ready", arguments.rank, parameters, file=lines, flush=True)
-    for line in lines:
-        if line.strip() == "quit":
-            break
-        _, mode, steps = line.split()
-        trainer = trainers[mode]
-        cpu_before = time.process_time()
-        trainer.ready()
-        start = time.perf_counter()
-        trainer.train(int(steps))
-        seconds = time.perf_counter() - start
-        loss = trainer.last.item()
-        print(f"done {seconds:.9f} {cpu_before:.6f} {time.process_time():.6f} {loss:.9g}",
-              file=lines, flush=True)
+    control.serve(arguments.control, arguments.rank, parameters,
+                  ready=lambda mode: trainers[mode].ready(),
+                  train=lambda mode, steps: trainers[mode].train(steps),
+                  loss=lambda mode: trainers[mode].last.item())
     dist.destroy_process_group()
 
 

@@ -187,9 +187,7 @@ std::vector<std::string> check_backend_tables(const config::BackendConfig& backe
           not_found ? "install the plugin, or correct or remove the table" : detail.hint));
       continue;
     }
-    const bool wraps = plugin->can(DB_CAP_NEEDS_BASE);
-    if (wraps) comm::base_option(name, backend);  // throws if it has the wrong type
-    const comm::PluginOptions checked(plugin->table(), backend, wraps ? "base" : "");
+    const comm::PluginOptions checked(plugin->table(), backend);
   }
   return unchecked;
 }

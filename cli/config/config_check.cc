@@ -23,6 +23,7 @@
 #include "config/config.h"
 #include "config/validate.h"
 #include "estimate/settings.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 #include "plugin/resolve.h"
 #include "rendezvous/job_file.h"
@@ -45,8 +46,7 @@ void check_options(const config::Config& config) {
   } catch (const Error&) {
     return;  // one process needs none; `coupler plugins` reports why it cannot be used
   }
-  const bool wraps = plugin->can(DB_CAP_NEEDS_BASE);
-  const comm::PluginOptions options(plugin->table(), config.backend, wraps ? "base" : "");
+  const comm::PluginOptions options(plugin->table(), config.backend);
 }
 
 void check_here(const config::Config& config) {
@@ -224,16 +224,18 @@ class RankCheck {
 
   bool moves_devices_only(const plugin::Plugin& plugin,
                           const config::BackendConfig& backend) const {
-    const bool wraps = plugin.can(DB_CAP_NEEDS_BASE);
-    config::BackendConfig below = backend;
-    if (wraps) {
-      below.use = comm::base_option(plugin.name(), backend);
+    if (!plugin.can(DB_CAP_HOST_MEMORY)) return true;
+    const std::vector<plugin::WantedBase> bases = plugin::wanted_bases(plugin.table());
+    return std::any_of(bases.begin(), bases.end(), [&](const plugin::WantedBase& base) {
+      config::BackendConfig below = backend;
+      below.use = plugin::use_of(base, backend, plugin.name());
       below.sha256.clear();
       // The launcher has resolved "auto"; under another launcher, host memory works as well.
-      if (below.use.empty() || below.use == "auto") return false;
-    }
-    const plugin::Plugin transport = wraps ? plugin::Plugin::load(below) : plugin;
-    return !transport.can(DB_CAP_HOST_MEMORY);
+      if (below.use == "auto") return false;
+      const plugin::Plugin loaded = plugin::Plugin::load(below);
+      plugin::check_base(plugin.table(), base, loaded.table());
+      return moves_devices_only(loaded, below);
+    });
   }
 
   // Switches a wrapper to a transport for host memory if there is one: its options can be checked
@@ -247,8 +249,11 @@ class RankCheck {
       return false;
     }
     auto& options = backend.options[plugin.name()];
-    std::erase_if(options, [](const config::PluginOption& option) { return option.key == "base"; });
-    options.push_back({"base", base, {}});
+    for (const plugin::WantedBase& wanted : plugin::wanted_bases(plugin.table())) {
+      std::erase_if(
+          options, [&](const config::PluginOption& option) { return option.key == wanted.option; });
+      options.push_back({wanted.option, base, {}});
+    }
     return true;
   }
 

@@ -10,6 +10,7 @@
 #include "cli/text/output.h"
 #include "config/schema.h"
 #include "config/value.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
@@ -78,15 +79,14 @@ std::vector<KeyRow> backend_rows(const config::BackendConfig& backend) {
   const plugin::Plugin plugin = plugin::Plugin::load(backend);
   const std::string table = "backend." + plugin.name() + ".";
   std::vector<KeyRow> rows;
-  // Wrappers do not declare `base`, because the host consumes it.
-  if (plugin.can(DB_CAP_NEEDS_BASE)) {
-    rows.push_back({.name = table + "base",
+  // Wrappers do not declare their bases as options, because the host consumes them.
+  for (const plugin::WantedBase& base : plugin::wanted_bases(plugin.table())) {
+    rows.push_back({.name = table + base.option,
                     .type = "string",
-                    .default_to = "\"auto\"",
+                    .default_to = config::render(config::OptionValue(base.otherwise)),
                     .constraint = {},
                     .variable = {},
-                    .meaning = "The transport it runs on: a plugin's name, a path to a plugin's "
-                               "file, or auto, as for backend.use."});
+                    .meaning = base.description});
   }
   uint64_t count = 0;
   const db_option* const* options = plugin.table().default_options(&count);

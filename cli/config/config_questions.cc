@@ -9,6 +9,7 @@
 #include "cli/machine/cpu_binding.h"
 #include "cli/machine/system_info.h"
 #include "estimate/settings.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
@@ -61,12 +62,22 @@ void ask_about_wrapper(Prompter& ask, ConfigDraft& draft, const std::string& use
       draft.set(fmt::format("backend.{}.{}", use, key), value);
     }
   }
-  std::vector<Choice> bases = {{"auto", "the best available"}};
-  for (const MachineInfo::Backend& backend : info.backends) {
-    if (!backend.needs_base) bases.push_back({backend.name, ""});
+  config::BackendConfig backend;
+  backend.use = use;
+  for (const plugin::WantedBase& wanted :
+       plugin::wanted_bases(plugin::Plugin::load(backend).table())) {
+    std::vector<Choice> bases = {{"auto", "the best available"}};
+    if (wanted.otherwise != "auto") bases.insert(bases.begin(), {wanted.otherwise, ""});
+    for (const MachineInfo::Backend& other : info.backends) {
+      if (!other.needs_base && other.name != wanted.otherwise) bases.push_back({other.name, ""});
+    }
+    const std::string base =
+        ask.choice(wanted.option == "base"
+                       ? "Over which transport?"
+                       : fmt::format("Over which transport, as its base \"{}\"?", wanted.option),
+                   bases, 0);
+    if (base != wanted.otherwise) draft.set(fmt::format("backend.{}.{}", use, wanted.option), base);
   }
-  const std::string base = ask.choice("Over which transport?", bases, 0);
-  if (base != "auto") draft.set(fmt::format("backend.{}.base", use), base);
 }
 
 }  // namespace

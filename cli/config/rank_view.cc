@@ -20,6 +20,7 @@
 #include "config/value.h"
 #include "estimate/settings.h"
 #include "groups/mesh.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 #include "plugin/probe.h"
 
@@ -99,24 +100,32 @@ class Detector {
 
   // Loads the backend as a training program does; the launcher has resolved "auto".
   void backend() {
-    config::BackendConfig backend = config_.backend;
-    const plugin::Plugin plugin = plugin::Plugin::load(backend);
-    const bool wraps = plugin.can(DB_CAP_NEEDS_BASE);
-    const comm::PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
+    const plugin::Plugin plugin = plugin::Plugin::load(config_.backend);
     view_.backend = probed(plugin);
-    plugin::Plugin transport = plugin;
-    if (wraps) {
-      backend.use = comm::base_option(plugin.name(), backend);
-      if (backend.use.empty() || backend.use == "auto") {
+    const comm::PluginOptions options(plugin.table(), config_.backend);
+    bases_of(plugin);
+    if (plugin.can(DB_CAP_NEEDS_BASE)) return;
+    if (!plugin.can(DB_CAP_HOST_MEMORY)) gpu(plugin);
+  }
+
+  void bases_of(const plugin::Plugin& wrapper) {
+    config::BackendConfig backend = config_.backend;
+    backend.sha256.clear();  // the hash is the wrapper's
+    const char* joint = " over ";
+    for (const plugin::WantedBase& wanted : plugin::wanted_bases(wrapper.table())) {
+      backend.use = plugin::use_of(wanted, config_.backend, wrapper.name());
+      if (backend.use == "auto") {
         backend.use = plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process_),
                                            config_.training.device == "cpu");
       }
-      backend.sha256.clear();  // the hash is the wrapper's
-      transport = plugin::Plugin::load(backend);
-      const comm::PluginOptions of_base(transport.table(), backend);
-      view_.backend += " over " + probed(transport);
+      const plugin::Plugin base = plugin::Plugin::load(backend);
+      plugin::check_base(wrapper.table(), wanted, base.table());
+      const comm::PluginOptions of_base(base.table(), backend);
+      view_.backend += joint + probed(base);
+      joint = " and ";
+      bases_of(base);
+      if (!base.can(DB_CAP_HOST_MEMORY)) gpu(base);
     }
-    if (!transport.can(DB_CAP_HOST_MEMORY)) gpu(transport);
   }
 
   std::string probed(const plugin::Plugin& plugin) {

@@ -70,8 +70,7 @@ Finding planned(const config::Config& config) {
     config::BackendConfig backend = config.backend;
     backend.use = plan.use;
     const plugin::Plugin plugin = plugin::Plugin::load(backend);
-    const bool wraps = plugin.can(DB_CAP_NEEDS_BASE);
-    const comm::PluginOptions options(plugin.table(), backend, wraps ? "base" : "");
+    const comm::PluginOptions options(plugin.table(), backend);
     return {Level::kOk, fmt::format("{}: processes would use {}{}", named, plan.use,
                                     plan.transport == plan.use ? "" : " over " + plan.transport)};
   } catch (const Error& error) {

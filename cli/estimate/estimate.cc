@@ -107,6 +107,14 @@ Layer largest_layer(const estimate::LoggedModel& model) {
 // else as the model of that config.json does itself.
 void divide_model(estimate::LoggedModel& model, const config::Config& config, const Mesh& mesh,
                   const std::string& name, const std::vector<sharding::PlannedLayers>& own) {
+  if (mesh.size("expert") > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("parallel.expert is {}, but '{}' does not say which parameters are "
+                            "experts",
+                            mesh.size("expert"), name),
+                {.subject = "parallel.expert",
+                 .hint = "estimate from a program that trains it, or with -o parallel.expert=1"});
+  }
   const int ranks = mesh.size("tensor");
   if (ranks == 1) return;
   std::vector<sharding::PlannedLayers> plan;
@@ -122,6 +130,11 @@ void divide_model(estimate::LoggedModel& model, const config::Config& config, co
                          "a decoder, or from a program that trains it"});
   }
   estimate::divide_layers(model, {plan, own}, ranks);
+}
+
+// parallel.shard needs a backend that shards, and parallel.expert one that does not.
+bool fits_mesh(const estimate::Setting& setting, const Mesh& mesh) {
+  return mesh.size(setting.use == "auto" ? "shard" : "expert") == 1;
 }
 
 // What to print for a checkpoint or a config.json. Throws Error naming the file and what is wrong.
@@ -151,7 +164,7 @@ std::string estimate_model(const Arguments& arguments, const EstimateRequest& re
   divide_model(model, config, mesh, name, own_plan);
   std::vector<EstimateRow> rows;
   for (const estimate::Setting& setting : estimate::known_settings(config.backend, request.disk)) {
-    if (mesh.size("shard") > 1 && setting.use == "auto") continue;
+    if (!fits_mesh(setting, mesh)) continue;
     EstimateRow& row = rows.emplace_back();
     row.setting = setting.name;
     row.precision = "no";
@@ -196,14 +209,14 @@ std::vector<EstimateRow> rows_of_program(const EstimateRequest& request,
                                          const config::Config& config, bool all) {
   ProgramEstimates estimates(request, config);
   if (!all) return {estimates.configured()};
-  const bool grouped = mesh_to_estimate(config, estimates.world_size()).size("shard") > 1;
+  const Mesh mesh = mesh_to_estimate(config, estimates.world_size());
   std::vector<EstimateRow> rows;
   for (const char* precision : {"no", "bf16"}) {
     for (const bool checkpointing : {false, true}) {
       if (checkpointing && estimates.pattern().empty()) continue;
       for (const estimate::Setting& setting :
            estimate::known_settings(config.backend, request.disk)) {
-        if (grouped && setting.use == "auto") continue;  // parallel.shard needs one that shards
+        if (!fits_mesh(setting, mesh)) continue;
         rows.push_back(estimates.of(setting, precision, checkpointing));
       }
     }
@@ -253,8 +266,10 @@ Command estimate_command() {
            "config.json, or a model's name on the Hugging Face Hub, such as EleutherAI/gpt-j-6B. "
            "Of a name, only config.json is downloaded, unless the Hugging Face cache has the "
            "weights. For a MODEL, activations are not counted.",
-           "If [parallel] is configured, the estimate is that of a rank of the mesh: layers and "
-           "sequences are divided as in a job, and the output says which dimension divides what."},
+           "If [parallel] is configured, the estimate is that of a rank of the mesh: layers, "
+           "experts and sequences are divided as in a job, and the output says which dimension "
+           "divides what. Every expert is assumed to get as many tokens as the others. Pipelines "
+           "are not estimated."},
       .notes = {"`coupler config recommend` picks the fastest setting that fits."},
       .examples = {"coupler estimate --world 4 -- ./train", "coupler estimate EleutherAI/gpt-j-6B"},
       .run = run_estimate};

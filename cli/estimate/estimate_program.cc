@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -122,10 +123,10 @@ std::string error_in(const std::string& output) {
 std::vector<std::string> mesh_overrides(const Mesh& mesh) {
   return {fmt::format("parallel.tensor={}", mesh.size("tensor")),
           fmt::format("parallel.context={}", mesh.size("context")),
+          fmt::format("parallel.expert={}", mesh.size("expert")),
           "parallel.data=rest",
           "parallel.shard=1",
-          "parallel.pipeline=1",
-          "parallel.expert=1"};
+          "parallel.pipeline=1"};
 }
 
 std::string joined(const std::vector<std::string>& patterns) {
@@ -166,17 +167,12 @@ EstimateRequest read_estimate_request(const Arguments& arguments) {
 
 Mesh mesh_to_estimate(const config::Config& config, int world_size) {
   Mesh mesh = groups::mesh_of(config, world_size, 0);
-  for (const char* dimension : {"pipeline", "expert"}) {
-    if (mesh.size(dimension) == 1) continue;
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("parallel.{0} is {1}, but the memory of ranks that differ in {0} is not "
-                    "estimated",
-                    dimension, mesh.size(dimension)),
-        {.subject = fmt::format("parallel.{}", dimension),
-         .hint = fmt::format("estimate with -o parallel.{}=1", dimension)});
-  }
-  return mesh;
+  if (mesh.size("pipeline") == 1) return mesh;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("parallel.pipeline is {}, but the memory of a pipeline's stages is not "
+                          "estimated",
+                          mesh.size("pipeline")),
+              {.subject = "parallel.pipeline", .hint = "estimate with -o parallel.pipeline=1"});
 }
 
 ProgramEstimates::ProgramEstimates(const EstimateRequest& request, const config::Config& config)
@@ -247,7 +243,15 @@ std::string ProgramEstimates::pattern() {
     return joined(config_.memory.activation_checkpointing);
   }
   const estimate::StepLog& plain = log(config_.training.mixed_precision, "");
-  return plain.models.size() == 1 ? estimate::repeated_modules(plain.models[0]) : "";
+  // The balance loss of mixtures needs what checkpointing drops.
+  const bool is_known = plain.models.size() == 1 && plain.experts == 0;
+  return is_known ? estimate::repeated_modules(plain.models[0]) : "";
+}
+
+uint64_t ProgramEstimates::experts() const {
+  const auto made = std::find_if(runs_.begin(), runs_.end(),
+                                 [](const auto& run) { return run.second.log.has_value(); });
+  return made == runs_.end() ? 0 : made->second.log->experts;
 }
 
 EstimateRow ProgramEstimates::of(const estimate::Setting& setting, const std::string& precision,

@@ -45,8 +45,12 @@ class ProgramEstimates {
                  const Mesh* mesh = nullptr);
   // Why the program cannot be run dry under that mesh, in one line; "" if it can.
   std::string refusal(const std::string& precision, const Mesh& mesh);
-  // The configured checkpointing patterns, else the repeated modules of the model; "" for none.
+  // The configured checkpointing patterns, else the repeated modules of the model; "" for none, and
+  // for models with mixtures of experts.
   std::string pattern();
+  // The most ranks over which the experts of the program's mixtures divide; 0: it has none, or no
+  // dry run so far made a log.
+  uint64_t experts() const;
 
  private:
   // How a program ended.

@@ -38,16 +38,21 @@ std::string fits_limit(const EstimateRow& row, uint64_t limit) {
 // What each dimension larger than 1 divides; "" for a mesh of replicas alone.
 std::string mesh_text(const EstimateRow& row) {
   const auto size = [&](const char* dimension) { return row.mesh.size(dimension); };
-  if (size("shard") == 1 && size("context") == 1 && size("tensor") == 1) return "";
+  if (size("shard+expert+context+tensor") == 1) return "";
+  const bool both = size("expert") > 1 && size("tensor") > 1;
+  const std::string kept =
+      fmt::format("{} of {} elements, their gradients and state", row.elements, row.whole_elements);
   std::vector<std::vector<std::string>> table = {{"dimension", "ranks", "what it divides"}};
   const auto add = [&](const char* dimension, const std::string& what) {
     if (size(dimension) > 1) table.push_back({dimension, fmt::format("{}", size(dimension)), what});
   };
   add("data", "samples");
   add("shard", "samples, and of the model what the setting shards");
+  add("expert", both ? "samples, and the experts of mixtures"
+                     : fmt::format("samples, and the experts of mixtures: {}", kept));
   add("context", "sequences: the activations within context_parallel()");
-  add("tensor", fmt::format("layers: {} of {} elements, their gradients and state{}", row.elements,
-                            row.whole_elements, row.activations_counted ? ", activations" : ""));
+  add("tensor", fmt::format("layers: {}{}{}", both ? "with experts " : "", kept,
+                            row.activations_counted ? ", activations" : ""));
   return "\n" + format_table(table);
 }
 
@@ -140,7 +145,7 @@ nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limi
                   {"heap_bytes", memory.heap}};
     for (size_t i = 0; i < row.mesh.sizes().size(); ++i)
       entry["mesh"][Mesh::dimensions()[i]] = row.mesh.sizes()[i];
-    entry["parameters"] = {{"all", row.whole_elements}, {"after_tensor", row.elements}};
+    entry["parameters"] = {{"all", row.whole_elements}, {"after_division", row.elements}};
     for (const PartName& name : kNames) {
       const auto part = static_cast<size_t>(name.part);
       entry["most_bytes"][name.key] = memory.most[part];

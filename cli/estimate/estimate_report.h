@@ -20,8 +20,8 @@ struct EstimateRow {
   std::string checkpointing;  // memory.activation_checkpointing; "" for none
   int world_size = 1;
   Mesh mesh = Mesh({1, 1, 1, 1, 1, 1}, 0);
-  // Elements of all parameters, before a backend shards them: of the models, and as tensor divides
-  // them.
+  // Elements of all parameters, before a backend shards them: of the models, and as tensor and
+  // expert divide them.
   uint64_t whole_elements = 0, elements = 0;
   bool activations_counted = true;
   estimate::MemoryEstimate memory;

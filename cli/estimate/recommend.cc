@@ -34,7 +34,8 @@ std::vector<int> divisors_of(int number) {
 }
 
 // The meshes of all ranks, cheapest first: what divides replicas exchanges more than what divides
-// samples, and of these tensor less than context (docs/parallelism.md).
+// samples, and of these tensor less than context (docs/parallelism.md). Experts come last: a step
+// waits for the rank whose experts get most tokens, and no backend that shards goes with them.
 class Meshes {
  public:
   // Sizes that the configuration sets stay.
@@ -46,6 +47,7 @@ class Meshes {
     };
     fix("data", parallel.data, data_);
     fix("shard", parallel.shard, shard_);
+    fix("expert", parallel.expert, expert_);
     fix("context", parallel.context, context_);
     fix("tensor", parallel.tensor, tensor_);
   }
@@ -53,38 +55,49 @@ class Meshes {
   // The divisions of a replica: meshes with data 1 or more, shard 1.
   std::vector<Mesh> divisions() const {
     std::vector<Mesh> result;
-    for (const int context : divisors_of(ranks_)) {
-      for (const int tensor : divisors_of(ranks_ / context)) {
-        if (fits(context_, context) && fits(tensor_, tensor))
-          result.push_back(make(1, context, tensor));
+    for (const int expert : divisors_of(ranks_)) {
+      for (const int context : divisors_of(ranks_ / expert)) {
+        for (const int tensor : divisors_of(ranks_ / expert / context)) {
+          if (fits(expert_, expert) && fits(context_, context) && fits(tensor_, tensor))
+            result.push_back(make(1, expert, context, tensor));
+        }
       }
     }
     return result;
   }
 
+  // Whether a model has use for this size, unless the configuration asks for it. experts: the most
+  // ranks over which those of its mixtures divide; 0: it has none.
+  bool has_use_for(int expert, uint64_t experts) const {
+    return expert == 1 || expert_ > 0 ||
+           (experts > 0 && experts % static_cast<uint64_t>(expert) == 0);
+  }
+
   // Those of a division, with replicas that are sharded or not; smaller groups exchange less. If
   // the configuration sets shard to 1, the backend shards over all ranks that average gradients.
   std::vector<Mesh> of(const Mesh& division, bool shards) const {
-    const int context = division.size("context"), tensor = division.size("tensor");
-    const int rest = ranks_ / context / tensor;
+    const int expert = division.size("expert"), context = division.size("context"),
+              tensor = division.size("tensor");
+    const int rest = ranks_ / expert / context / tensor;
     std::vector<Mesh> result;
-    if (shards && shard_ == 1 && fits(data_, rest)) return {make(1, context, tensor)};
+    if (shards && expert > 1) return result;
+    if (shards && shard_ == 1 && fits(data_, rest)) return {make(1, 1, context, tensor)};
     for (const int shard : divisors_of(rest)) {
       if ((shard > 1) != (shards && rest > 1)) continue;
       if (fits(shard_, shard) && fits(data_, rest / shard))
-        result.push_back(make(shard, context, tensor));
+        result.push_back(make(shard, expert, context, tensor));
     }
     return result;
   }
 
  private:
   static bool fits(int fixed, int size) { return fixed == 0 || fixed == size; }
-  Mesh make(int shard, int context, int tensor) const {
-    return {{1, ranks_ / shard / context / tensor, shard, 1, context, tensor}, 0};
+  Mesh make(int shard, int expert, int context, int tensor) const {
+    return {{1, ranks_ / shard / expert / context / tensor, shard, expert, context, tensor}, 0};
   }
 
   const int ranks_;
-  int data_ = 0, shard_ = 0, context_ = 0, tensor_ = 0;  // 0: any
+  int data_ = 0, shard_ = 0, expert_ = 0, context_ = 0, tensor_ = 0;  // 0: any
 };
 
 // "data 2 x shard 2"; "1 rank".
@@ -109,6 +122,7 @@ class Recommendation {
   std::string toml() {
     for (const bool disk : {false, true}) {
       for (const Mesh& division : meshes_.divisions()) {
+        if (!meshes_.has_use_for(division.size("expert"), estimates_.experts())) continue;
         looked_at_.insert(name_of(division));
         if (!is_possible(division)) continue;
         if (const auto choice = first_that_fits(division, disk)) return toml_of(*choice);
@@ -125,7 +139,7 @@ class Recommendation {
   };
 
   bool is_possible(const Mesh& division) {
-    if (division.size("context") * division.size("tensor") == 1) return true;
+    if (division.size("expert+context+tensor") == 1) return true;
     const bool known = least_without_activations_ != UINT64_MAX;
     if (known && division.size("context") > 1 && least_without_activations_ > request_.limit) {
       refused_[name_of(division)] = fmt::format(
@@ -208,15 +222,22 @@ std::string Recommendation::reasons(const Choice& choice) const {
   std::map<std::string, std::set<int>> dearer;  // sizes by dimension
   for (const Mesh& division : meshes_.divisions()) {
     if (looked_at_.count(name_of(division)) != 0) continue;
-    const std::string dimension =
-        division.size("context") > choice.mesh.size("context") ? "context" : "tensor";
+    if (!meshes_.has_use_for(division.size("expert"), estimates_.experts())) continue;
+    const auto is_larger = [&](const char* dimension) {
+      return division.size(dimension) > choice.mesh.size(dimension);
+    };
+    const std::string dimension = is_larger("expert")    ? "expert"
+                                  : is_larger("context") ? "context"
+                                                         : "tensor";
     dearer[dimension].insert(division.size(dimension));
   }
   for (const auto& [dimension, sizes] : dearer) {
     say(fmt::format("Not needed: {} {}, with which {}.", dimension, fmt::join(sizes, ", "),
-                    dimension == "tensor" ? "activations are exchanged twice in each block"
-                                          : "keys and values travel in each attention"));
+                    dimension == "tensor"   ? "activations are exchanged twice in each block"
+                    : dimension == "expert" ? "tokens travel to their experts and back"
+                                            : "keys and values travel in each attention"));
   }
+  if (!first) say("Not tried: pipeline, since the memory of a pipeline's stages is not estimated.");
   return text;
 }
 
@@ -238,7 +259,7 @@ std::string Recommendation::toml_of(const Choice& choice) const {
   }
   if (mesh.size("data") != row.world_size) {
     text += "\n[parallel]\n";
-    for (const char* dimension : {"data", "shard", "context", "tensor"}) {
+    for (const char* dimension : {"data", "shard", "expert", "context", "tensor"}) {
       if (mesh.size(dimension) > 1 || std::string_view(dimension) == "data")
         text += fmt::format("{} = {}\n", dimension, mesh.size(dimension));
     }
@@ -246,6 +267,8 @@ std::string Recommendation::toml_of(const Choice& choice) const {
     if (mesh.size("tensor") > 1 && !parallel.tensor_plan.empty())
       text += fmt::format("tensor_plan = {}\n",
                           config::render(config::SettingValue(parallel.tensor_plan)));
+    if (mesh.size("tensor") > 1 && parallel.sequence)
+      text += fmt::format("sequence = true\nsequence_dim = {}\n", parallel.sequence_dim);
     if (mesh.size("context") > 1)
       text += fmt::format("context_method = \"{}\"\n", parallel.context_method);
   }
@@ -302,10 +325,12 @@ Command recommend_command() {
                       "without memory (see coupler estimate).",
                       "Meshes are tried from what exchanges least: replicas, which may be sharded "
                       "over groups of ranks; then layers divided over tensor groups; then, if "
-                      "activations are what does not fit, sequences divided over context groups. "
-                      "With each, settings are tried from fastest to slowest: replicated models "
-                      "first, then sharded ones, then activation checkpointing. Disks come last. "
-                      "Sizes that [parallel] sets stay as they are."},
+                      "activations are what does not fit, sequences divided over context groups; "
+                      "then experts divided over expert groups, if the model has mixtures of them. "
+                      "Pipelines are not tried. With each, settings are tried from fastest to "
+                      "slowest: replicated models first, then sharded ones, then activation "
+                      "checkpointing. Disks come last. Sizes that [parallel] sets stay as they "
+                      "are."},
       .examples = {"coupler config recommend --limit 4GiB -- ./train",
                    "coupler config recommend --limit 16GiB --world 8 -- ./train"},
       .run = run_recommend};

@@ -22,10 +22,6 @@ constexpr MegatronSetting kMegatron[] = {
      "megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers", "",
      "a pipeline's stages are set in the program",
      "name the layers of each stage for coupler::prepare_pipeline"},
-    {"--megatron_lm_sequence_parallelism BOOL",
-     "megatron_lm_config.megatron_lm_sequence_parallelism", "false",
-     "what is between divided layers is whole on every rank",
-     "save memory with memory.activation_checkpointing"},
     {"--megatron_lm_expert_tensor_parallel_size N",
      "megatron_lm_config.megatron_lm_expert_tensor_parallel_size", "1",
      "an expert is whole on its rank", "divide the experts with parallel.expert"},
@@ -158,6 +154,9 @@ std::vector<AccelerateWord> accelerate_megatron_words() {
   words.push_back({"--megatron_lm_tp_degree N",
                    {"megatron_lm_config.megatron_lm_tp_degree"},
                    as_mesh_size("parallel.tensor")});
+  words.push_back({"--megatron_lm_sequence_parallelism BOOL",
+                   {"megatron_lm_config.megatron_lm_sequence_parallelism"},
+                   as_boolean("parallel.sequence")});
   words.push_back({"--megatron_lm_context_parallel_size N",
                    {"megatron_lm_config.megatron_lm_context_parallel_size"},
                    as_mesh_size("parallel.context")});

@@ -46,11 +46,14 @@ Command check_plugin_command() {
       .options =
           {{"--world N", "number of processes (default: 2)"},
            {"--behaviour "
-            "operations|rounding|overlap|send_recv|split|threads|mismatch|killed|stopped|deadline|"
-            "options",
+            "operations|memory|rounding|overlap|send_recv|split|threads|mismatch|killed|stopped|"
+            "deadline|options",
             "check only this behavior; may be repeated"},
            {"--option KEY=VALUE",
             "like -o of `coupler launch`; may be repeated; a wrapper needs its base"},
+           {"--machines LIST",
+            "the ranks are told that they are on several machines: 2,1 for two on one, one on "
+            "another"},
            {"--cover main|pairs|full",
             "how many of the possible combinations to check (default: main)"},
            {"--seed S", "seed of the random choices"},

@@ -17,6 +17,7 @@
 #include "comm/raw_communicator.h"
 #include "comm/state.h"
 #include "config/validate.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 #include "plugin/probe.h"
 #include "plugin/resolve.h"
@@ -48,16 +49,19 @@ plugin::Plugin load(const config::BackendConfig& backend, const std::string& use
 class SingleRankCommunicator {
  public:
   SingleRankCommunicator(const plugin::Plugin& plugin, const config::BackendConfig& backend)
-      : options_(plugin.table(), backend, wraps(plugin) ? "base" : "") {
-    const DistributedBackend& table = plugin.table();
-    if (wraps(plugin)) {
-      const std::string named = config::wrapper_base(backend, table.name);
-      base_plugin_ = load(backend, named == "auto" ? plugin::resolve_auto(
-                                                         backend, plugin::MpiLaunch::kTooLate, true)
-                                                   : named);
-      base_ = std::make_unique<SingleRankCommunicator>(*base_plugin_, backend);
-      memory_ = base_->memory_;
-    } else if (plugin.can(DB_CAP_CUDA_MEMORY) && !plugin.can(DB_CAP_HOST_MEMORY)) {
+      : options_(plugin.table(), backend), wanted_(plugin::wanted_bases(plugin.table())) {
+    for (const plugin::WantedBase& wanted : wanted_) {
+      const std::string named = plugin::use_of(wanted, backend, plugin.name());
+      const plugin::Plugin base =
+          load(backend, named == "auto"
+                            ? plugin::resolve_auto(backend, plugin::MpiLaunch::kTooLate, true)
+                            : named);
+      plugin::check_base(plugin.table(), wanted, base.table());
+      bases_.push_back(std::make_unique<SingleRankCommunicator>(base, backend));
+      base_names_ += (base_names_.empty() ? "" : " and ") + base.name();
+      memory_ = bases_.back()->memory_;
+    }
+    if (wanted_.empty() && plugin.can(DB_CAP_CUDA_MEMORY) && !plugin.can(DB_CAP_HOST_MEMORY)) {
       memory_ = DB_MEMORY_CUDA;
     }
     create(plugin, backend);
@@ -69,7 +73,7 @@ class SingleRankCommunicator {
   SingleRankCommunicator& operator=(const SingleRankCommunicator&) = delete;
 
   db_memory memory() const { return memory_; }
-  std::string base() const { return base_plugin_ ? base_plugin_->name() : ""; }
+  const std::string& base() const { return base_names_; }
   bool splits() const {
     return DB_HAS(communicator_->functions, db_communicator_functions, split) &&
            communicator_->functions->split != nullptr;
@@ -86,13 +90,16 @@ class SingleRankCommunicator {
   }
 
  private:
-  static bool wraps(const plugin::Plugin& plugin) { return plugin.can(DB_CAP_NEEDS_BASE); }
-
   void create(const plugin::Plugin& plugin, const config::BackendConfig& backend) {
-    const db_base base = {.struct_size = sizeof(db_base),
-                          .role = "world",
-                          .communicator = base_ ? base_->communicator_ : nullptr};
-    const db_base* const bases[] = {&base};
+    std::vector<db_base> bases;
+    std::vector<const db_base*> pointers;
+    bases.reserve(bases_.size());
+    for (size_t i = 0; i < bases_.size(); ++i) {
+      bases.push_back({.struct_size = sizeof(db_base),
+                       .role = wanted_[i].role.c_str(),
+                       .communicator = bases_[i]->communicator_});
+      pointers.push_back(&bases.back());
+    }
     const db_communicator_params params = {.struct_size = sizeof(db_communicator_params),
                                            .host = &plugin::host_services(),
                                            .store = nullptr,
@@ -106,8 +113,8 @@ class SingleRankCommunicator {
                                            .memory = memory_,
                                            .default_timeout_ns = backend.timeout.count(),
                                            .interface_name = nullptr,
-                                           .bases = base_ ? bases : nullptr,
-                                           .base_count = base_ ? 1u : 0u};
+                                           .bases = pointers.data(),
+                                           .base_count = pointers.size()};
     comm::ErrorBuffer error;
     const db_status status = plugin.table().create(&params, &communicator_, error.get());
     if (status == DB_OK) return;
@@ -118,8 +125,9 @@ class SingleRankCommunicator {
   }
 
   comm::PluginOptions options_;
-  std::optional<plugin::Plugin> base_plugin_;
-  std::unique_ptr<SingleRankCommunicator> base_;
+  std::vector<plugin::WantedBase> wanted_;
+  std::vector<std::unique_ptr<SingleRankCommunicator>> bases_;
+  std::string base_names_;
   db_memory memory_ = DB_MEMORY_HOST;
   db_communicator* communicator_ = nullptr;
 };

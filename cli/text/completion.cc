@@ -19,6 +19,7 @@
 #include "cli/text/pages.h"
 #include "config/config.h"
 #include "config/schema.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 
 namespace coupler::cli {
@@ -80,9 +81,11 @@ void add_backend_options(Candidates& result, const std::string& begun) {
   if (backend.use.find('/') != std::string::npos) return;
   try {
     const plugin::Plugin plugin = plugin::Plugin::load(backend);
-    if (plugin.can(DB_CAP_NEEDS_BASE)) {
-      if (begun.starts_with(table + "base=")) return add_backends(result, table + "base=", true);
-      result.emplace_back(table + "base=", "the transport it runs on");
+    for (const plugin::WantedBase& base : plugin::wanted_bases(plugin.table())) {
+      const std::string name = table + base.option + "=";
+      if (begun.starts_with(name)) return add_backends(result, name, true);
+      result.emplace_back(name,
+                          base.option == "base" ? "the transport it runs on" : base.description);
     }
     uint64_t count = 0;
     const db_option* const* options = plugin.table().default_options(&count);

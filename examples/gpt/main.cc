@@ -4,6 +4,7 @@
 //   examples/gpt/get-text kjv.txt
 //   gpt --text kjv.txt
 //   coupler launch -n 2 -o backend.use=gloo_cpu gpt --text kjv.txt
+//   coupler launch -n 4 -o parallel.pipeline=2 -o parallel.tensor=2 gpt --text kjv.txt
 //   gpt --text first.txt --evaluate rest.txt   # perplexity with int8 and int4 weights
 //   coupler launch -n 2 -o checkpoint.dir=checkpoints -o checkpoint.every=100 gpt --text kjv.txt
 #include <coupler/coupler.h>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include "evaluate.h"
 #include "model.h"
@@ -117,7 +119,12 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
                                       .seed = arguments.seed});
   int64_t parameters = 0;
   for (const auto& parameter : model->parameters()) parameters += parameter.numel();
-  auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
+  // Each rank of a pipeline keeps some blocks; all other meshes are the business of prepare.
+  std::optional<coupler::PipelineParallel> stages;
+  if (accelerator.mesh().size("pipeline") > 1)
+    stages.emplace(coupler::prepare_pipeline(accelerator, model));
+  GPT net = stages ? model : accelerator.prepare(model);
+  auto [opt, batches] = accelerator.prepare(optimizer, loader);
 
   const auto step_tokens = static_cast<double>(arguments.batch_size * arguments.model.sequence *
                                                accelerator.mesh().size("data+shard+expert"));
@@ -141,9 +148,10 @@ int train(coupler::Accelerator& accelerator, const Arguments& arguments) {
       at::Tensor loss;
       {
         auto casting = accelerator.autocast();  // if training.mixed_precision is set
-        loss = next_byte_loss(net->forward(batch.data), batch.target);
+        loss = stages ? torch::tensor(stages->train_step(batch.data, batch.target, next_byte_loss))
+                      : next_byte_loss(net->forward(batch.data), batch.target);
       }
-      accelerator.backward(loss);
+      if (!stages) accelerator.backward(loss);  // which is in train_step
       accelerator.clip_grad_norm(net, 1.0);
       opt.step();
       opt.zero_grad();
@@ -188,6 +196,10 @@ int main(int argc, char** argv) {
       throw CLI::ValidationError("--width", std::to_string(arguments.model.width) +
                                                 " is not a multiple of --heads " +
                                                 std::to_string(arguments.model.heads));
+    if (!arguments.evaluate.empty() && accelerator.mesh().size("pipeline+tensor") > 1)
+      throw CLI::ValidationError("--evaluate",
+                                 "needs whole layers on one process: set parallel.pipeline and "
+                                 "parallel.tensor to 1");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

@@ -101,7 +101,12 @@ class GPTImpl : public torch::nn::Module,
     return {{"blocks.*.qkv", "colwise/3", head_size_},
             {"blocks.*.o", "rowwise", head_size_},
             {"blocks.*.f1", "colwise"},
-            {"blocks.*.f2", "rowwise"}};
+            {"blocks.*.f2", "rowwise"},
+            {"te", "sequence"},
+            {"pe", "sequence"},
+            {"blocks.*.n*", "sequence"},
+            {"nf", "sequence"},
+            {"head", "gather_sequence"}};
   }
 
   std::vector<coupler::PipelineLayer> pipeline_layers() override {

@@ -117,7 +117,6 @@ DecoderDescription describe_gpt2(const JsonObject& keys) {
   d.names.output = "c_proj";
   d.names.up = "c_fc";
   d.names.down = "c_proj";
-  d.fused = Fused::kByKind;
   d.transposed = true;
   d.query_bias = d.output_bias = true;
   d.tied = keys.flag("tie_word_embeddings", true);
@@ -313,7 +312,7 @@ DecoderDescription describe_gpt_neox(const JsonObject& keys) {
   d.names.gate = "";
   d.names.up = "dense_h_to_4h";
   d.names.down = "dense_4h_to_h";
-  d.fused = Fused::kByHead;
+  d.names.fused_by_head = true;
   d.norm = NormKind::kLayer;
   d.epsilon = keys.number("layer_norm_eps", 1e-5);
   d.residual =

@@ -3,6 +3,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -12,10 +13,9 @@
 
 #include <array>
 #include <functional>
+#include <initializer_list>
 #include <sstream>
 #include <utility>
-
-#include "sharding/decoder_plan.h"
 
 namespace coupler {
 namespace {
@@ -32,6 +32,8 @@ struct Conv1DImpl : torch::nn::Module {
     if (biased) bias = register_parameter("bias", at::zeros({out}));
   }
   at::Tensor forward(const at::Tensor& x) {
+    // Rows would hide which dimension the layer gathers or divides.
+    if (sequence_ranks() > 1) return at::linear(x, weight.t(), bias);
     const at::Tensor rows = x.reshape({-1, x.size(-1)});
     const at::Tensor y = bias.defined() ? at::addmm(bias, rows, weight) : rows.mm(weight);
     return y.view({x.size(0), x.size(1), -1});
@@ -93,7 +95,7 @@ struct DecoderAttentionImpl : torch::nn::Module {
       : Module(of.family + "Attention"), d(of), options(of_layer) {
     const DecoderNames& n = d.names;
     const int64_t queries = d.heads * d.head, keys = d.key_heads * d.head;
-    if (d.fused == Fused::kNone) {
+    if (n.fused.empty()) {
       query = add_linear(d, *this, n.query, d.width, queries, d.query_bias);
       key = add_linear(d, *this, n.key, d.width, keys, d.query_bias);
       value = add_linear(d, *this, n.value, d.width, keys, d.query_bias);
@@ -125,10 +127,10 @@ struct DecoderAttentionImpl : torch::nn::Module {
     const auto heads_of = [this](const at::Tensor& y, int64_t kinds) {
       return split_heads(y, y.size(-1) / (d.head * kinds));
     };
-    if (d.fused == Fused::kNone)
+    if (d.names.fused.empty())
       return {heads_of(query(x), 1), heads_of(key(x), 1), heads_of(value(x), 1)};
     const at::Tensor all = fused(x);
-    if (d.fused == Fused::kByHead) {
+    if (d.names.fused_by_head) {
       const auto parts = heads_of(all, 3).chunk(3, -1);
       return {parts[0], parts[1], parts[2]};
     }
@@ -298,29 +300,19 @@ class DecoderModel : public LanguageModel {
 
 TensorPlan tensor_plan_of(const DecoderDescription& d, int ranks) {
   const DecoderNames& n = d.names;
-  const sharding::DecoderLayers layers{.base = n.base,
-                                       .layers = n.layers,
-                                       .embedding = n.embedding,
-                                       .head = n.head,
-                                       .attention = n.attention,
-                                       .mlp = n.mlp,
-                                       .query = n.query,
-                                       .key = n.key,
-                                       .value = n.value,
-                                       .output = n.output,
-                                       .fused = d.fused == Fused::kNone ? "" : n.fused,
-                                       .fused_by_head = d.fused == Fused::kByHead,
-                                       .query_norm = n.query_norm,
-                                       .key_norm = n.key_norm,
-                                       .gate = n.gate,
-                                       .up = n.up,
-                                       .down = n.down,
-                                       .vocabulary = d.vocabulary,
-                                       .head_size = d.head,
-                                       .key_heads = d.key_heads};
+  const sharding::DecoderSizes sizes{
+      .vocabulary = d.vocabulary, .head_size = d.head, .key_heads = d.key_heads};
   TensorPlan plan;
-  for (const sharding::PlanRule& rule : sharding::plan_of_decoder(layers, ranks))
+  for (const sharding::PlanRule& rule : sharding::plan_of_decoder(n, sizes, ranks))
     plan.push_back({rule.pattern, rule.style, rule.multiple});
+  const auto add = [&](const std::string& in, std::initializer_list<const std::string*> names) {
+    for (const std::string* name : names) {
+      if (!name->empty()) plan.push_back({in + *name, "sequence"});
+    }
+  };
+  add(n.base + ".", {&n.positions, &n.project_in, &n.project_out, &n.final_norm});
+  add(n.base + "." + n.layers + ".*.",
+      {&n.attention_norm, &n.mlp_norm, &n.after_attention, &n.after_mlp});
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nets/layers.h"
+#include "sharding/decoder_plan.h"
 
 namespace coupler {
 
@@ -27,26 +28,13 @@ enum class Residual {
   kNormLast,    // norm(x + attention(x)), then likewise with the MLP
 };
 
-// One weight for queries, keys and values.
-enum class Fused {
-  kNone,
-  kByKind,  // all queries, then all keys, then all values
-  kByHead,  // query, key and value of the first head, then of the second
-};
-
-// The names of modules, as checkpoints have them. Empty: the model has no such module.
-struct DecoderNames {
-  std::string base = "model";  // dots for nested ones
-  std::string embedding = "embed_tokens", positions;
+// The names of modules: of those that plans divide, and of the others, with the same rules.
+struct DecoderNames : sharding::DecoderLayers {
+  std::string positions;
   std::string project_in, project_out;  // between embeddings and blocks of another width
-  std::string layers = "layers", final_norm = "norm", head = "lm_head";
-  std::string attention_norm = "input_layernorm", attention = "self_attn";
-  std::string query = "q_proj", key = "k_proj", value = "v_proj", fused, output = "o_proj";
-  std::string query_norm, key_norm;        // of each head
+  std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";
   std::string after_attention, after_mlp;  // norms of outputs, before they are added
-  std::string mlp_norm = "post_attention_layernorm";
-  std::string mlp = "mlp";  // empty: its layers belong to the block
-  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string final_norm = "norm";
 };
 
 struct DecoderDescription {
@@ -74,8 +62,7 @@ struct DecoderDescription {
   Activation activation = nullptr;
 
   bool query_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
-  bool transposed = false;  // linear layers of blocks are Conv1D: weights are [in, out]
-  Fused fused = Fused::kNone;
+  bool transposed = false;     // linear layers of blocks are Conv1D: weights are [in, out]
   AttentionOptions attention;  // its window is that of the layers in `windowed`
   std::vector<bool> windowed;  // by layer
   bool tied = false;           // the head's weight is the embedding's

@@ -36,7 +36,14 @@ at::Tensor LanguageModel::hidden(const at::Tensor& tokens, KeyValueCache* cache)
   require_tokens(tokens, cache == nullptr ? 0 : cache->length());
   AttentionPass pass = begin_pass(tokens, cache);
   at::Tensor x = tokens;
-  for (const Part& part : parts_) x = part.compute(x, pass);
+  for (const Part& part : parts_) {
+    x = part.compute(x, pass);
+    if (cache != nullptr && x.size(1) != tokens.size(1))
+      throw Error(ErrorCode::kUnsupported,
+                  "text cannot be generated while the ranks of a tensor group divide the sequence",
+                  {.subject = "parallel.sequence",
+                   .hint = "set parallel.sequence to false in the job that generates"});
+  }
   if (cache != nullptr) cache->advance(tokens.size(1));
   return x;
 }
@@ -45,8 +52,10 @@ std::vector<PipelineLayer> LanguageModel::pipeline_layers() {
   std::vector<PipelineLayer> layers;
   for (const Part& part : parts_) {
     layers.emplace_back(part.name, part.modules, [this, &part](const at::Tensor& x) {
-      if (&part == &parts_.front()) require_tokens(x, 0);
-      AttentionPass pass = begin_pass(x, nullptr);  // only uses the shape [batch, positions]
+      const bool first = &part == &parts_.front();
+      if (first) require_tokens(x, 0);
+      // Only uses the shape [batch, positions].
+      AttentionPass pass = begin_pass(x, nullptr, first ? 1 : sequence_ranks());
       const at::Tensor y = part.compute(x, pass);
       return &part == &parts_.back() ? logits(y) : y;
     });

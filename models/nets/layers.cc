@@ -128,11 +128,11 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(size_t layer, const at::
   return {own.key.narrow(2, 0, all), own.value.narrow(2, 0, all)};
 }
 
-AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache) {
+AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache, int parts) {
   AttentionPass pass;
   pass.cache = cache;
   pass.seen = cache == nullptr ? 0 : cache->length();
-  pass.tokens = tokens.size(1);
+  pass.tokens = tokens.size(1) * parts;
   pass.positions = context_positions(pass.tokens, tokens.device()).add_(pass.seen);
   if (cache != nullptr && cache->padding().defined()) {
     pass.padding = cache->padding().to(tokens.device()).unsqueeze(1);

@@ -90,7 +90,8 @@ struct AttentionPass {
   std::optional<RotaryEmbedding> rope, window_rope;
 };
 
-AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache);
+// parts: of how many ranks' tokens the sequences consist.
+AttentionPass begin_pass(const at::Tensor& tokens, KeyValueCache* cache, int parts = 1);
 
 // [batch, tokens, heads × size] to [batch, heads, tokens, size].
 at::Tensor split_heads(const at::Tensor& x, int64_t heads);

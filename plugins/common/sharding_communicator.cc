@@ -1,6 +1,7 @@
 #include "common/sharding_communicator.h"
 
 #include <coupler/forward.h>
+#include <coupler/memory.h>
 
 #include <memory>
 #include <string>
@@ -15,12 +16,20 @@ struct ShardingCommunicator : db_forward {
   int32_t local_rank = 0;
   int32_t local_size = 0;
   bool owns_base = false;
+  db_peer_memory memory{};  // of the base, if it has the extension
 
   Place place() const { return {communicator.rank, communicator.size, local_rank, local_size}; }
 };
 
 const ShardingCommunicator& self(const db_communicator* communicator) {
   return *static_cast<const ShardingCommunicator*>(db_forward_of(communicator));
+}
+
+const db_peer_memory* peer_memory_of(const db_communicator* base) {
+  const db_communicator_functions* const below = base->functions;
+  if (!DB_HAS(below, db_communicator_functions, get_extension) || below->get_extension == nullptr)
+    return nullptr;
+  return static_cast<const db_peer_memory*>(below->get_extension(base, DB_PEER_MEMORY));
 }
 
 void destroy(db_communicator* communicator) {
@@ -32,9 +41,26 @@ void destroy(db_communicator* communicator) {
 db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
                 db_error* error) noexcept;
 
+// Operations are the base's, so memory for them is, too.
+db_status allocate(db_communicator* communicator, uint64_t bytes, void** memory, void** handle,
+                   db_error* error) {
+  db_communicator* const base = self(communicator).base;
+  return peer_memory_of(base)->allocate(base, bytes, memory, handle, error);
+}
+
+const void* get_extension(const db_communicator* communicator, const char* id) {
+  const db_peer_memory& memory = self(communicator).memory;
+  const bool asked = id != nullptr && std::string_view(id) == DB_PEER_MEMORY;
+  return asked && memory.allocate != nullptr ? &memory : nullptr;
+}
+
 std::unique_ptr<ShardingCommunicator> wrap(db_communicator* base) {
   auto made = std::make_unique<ShardingCommunicator>();
   db_forward_init(made.get(), base, destroy);
+  if (const db_peer_memory* const below = peer_memory_of(base)) {
+    made->memory = {sizeof(db_peer_memory), allocate, below->release};
+    made->functions.get_extension = get_extension;
+  }
   if (db_forward_base_splits(base)) made->functions.split = split;
   return made;
 }

@@ -8,23 +8,32 @@
 
 namespace db::shm {
 
-Collectives::Collectives(int32_t rank, int32_t size, Segment* segment, Synchronizer* synchronizer)
+Collectives::Collectives(int32_t rank, int32_t size, Segment* segment, Synchronizer* synchronizer,
+                         Arena* arena)
     : rank_(rank),
       size_(size),
       segment_(segment),
       synchronizer_(synchronizer),
       sources_(static_cast<size_t>(size)),
-      offsets_(static_cast<size_t>(size)) {}
+      offsets_(static_cast<size_t>(size)),
+      arena_(arena),
+      places_(static_cast<size_t>(size)) {}
 
 Failure Collectives::run(const Op& op) {
   op_ = &op;
   combine_ = op.reduce != 0 ? reduce_function(op.dtype, op.reduce) : nullptr;
+  entered_ = false;
   past_caches_ = !op.in_place && op.recv_size * op.element >= kStreamBytes;
   return size_ == 1 ? alone() : run_kind();
 }
 
 Failure Collectives::run_kind() {
   synchronizer_->begin(*op_);
+  if (may_be_direct()) {
+    Failure failure = enter_large();
+    if (!failure.ok()) return failure;
+    if (is_reachable()) return run_directly();
+  }
   switch (op_->kind) {
     case DB_ALL_REDUCE:
     case DB_REDUCE:
@@ -107,7 +116,7 @@ void Collectives::finish_average(void* data, uint64_t bytes) const {
 Failure Collectives::all_reduce() {
   const uint64_t bytes = op_->count * op_->element;
   const bool takes = op_->kind == DB_ALL_REDUCE || rank_ == op_->root_or_peer;
-  if (bytes > segment_->layout().slot_bytes) return reduce_in_chunks(takes);
+  if (is_large(bytes, false)) return reduce_in_chunks(takes);
   uint8_t* own = nullptr;
   return move(
       bytes, false,
@@ -126,8 +135,7 @@ Failure Collectives::all_reduce() {
 // parts are combined. The next chunk is staged before the parts of this one are awaited, so a rank
 // that is a little ahead need not wait.
 Failure Collectives::reduce_in_chunks(bool takes) {
-  synchronizer_->enter();
-  if (Failure failure = synchronizer_->await_entries(); !failure.ok()) return failure;
+  if (Failure failure = enter_large(); !failure.ok()) return failure;
   const uint64_t total = op_->count * op_->element;
   const auto ranks = static_cast<uint64_t>(size_);
   const uint64_t part = segment_->layout().chunk_bytes / ranks / 64 * 64;

@@ -4,7 +4,8 @@
 // writes, enters, waits for the others, and reads. Larger data moves in chunks through staging
 // memory, two in flight, so that one synchronization per chunk is enough: before a rank writes a
 // chunk, all have read the one before the last. all_reduce and reduce divide each chunk among the
-// ranks, and take two. Every rank combines in rank order, or only one does, so all ranks get the
+// ranks, and take two. Buffers that all ranks can reach (arena.h) are not copied: ranks read and
+// write each other's. Every rank combines in rank order, or only one does, so all ranks get the
 // same bits. Thread rule: one thread at a time.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "common/error.h"
 #include "common/op.h"
 #include "common/reduce.h"
+#include "shm/arena.h"
 #include "shm/segment.h"
 #include "shm/synchronizer.h"
 
@@ -22,8 +24,9 @@ namespace db::shm {
 
 class Collectives {
  public:
-  // segment, synchronizer: NULL if size is 1.
-  Collectives(int32_t rank, int32_t size, Segment* segment, Synchronizer* synchronizer);
+  // segment, synchronizer, arena: NULL if size is 1.
+  Collectives(int32_t rank, int32_t size, Segment* segment, Synchronizer* synchronizer,
+              Arena* arena);
 
   // Performs op, which is validated and not a SEND or RECV.
   Failure run(const Op& op);
@@ -51,6 +54,33 @@ class Collectives {
   Failure scatter();
   Failure all_to_all();
   Failure barrier();
+
+  // Where a rank's buffers are, as it shows them in its entry when it enters a collective with
+  // large data. Places are those of the arena.
+  struct Places {
+    uint64_t maps = 0;  // 1: it can reach the arenas of its peers
+    uint64_t send = 0, recv = 0;
+  };
+  static_assert(sizeof(Places) <= sizeof(Entry::data));
+
+  // Enters with large data, and waits for all.
+  Failure enter_large();
+  // Whether the ranks have all of the running operation's buffers that others need in arenas.
+  bool is_reachable() const;
+  // Performs the operation on them.
+  Failure run_directly();
+  void reduce_directly();
+  void reduce_scatter_directly();
+  void all_gather_directly();
+  void broadcast_directly();
+  // Whether parts of at most `most` bytes do not fit into a slot.
+  bool is_large(uint64_t most, bool personal) const;
+  // Whether the running operation is large and of a kind that may be direct.
+  bool may_be_direct() const;
+  const Places& places(int32_t rank) const { return places_[static_cast<size_t>(rank)]; }
+  template <class Each>
+  void each_block(uint64_t begin, uint64_t end, const Each& each);
+
   Failure agree_on_counts(uint64_t* most);
 
   // Moves parts of at most `most` bytes, the same number on all ranks: put(buffer, stretch) writes
@@ -90,11 +120,15 @@ class Collectives {
   Synchronizer* const synchronizer_;
   std::vector<const uint8_t*> sources_;  // by rank
   std::vector<uint64_t> offsets_;        // by rank, of parts of the running operation
+  Arena* const arena_;
+  std::vector<Places> places_;  // by rank
+  std::vector<uint8_t> block_;  // room for a block that cannot be combined in place
 
   // Of the running operation.
   const Op* op_ = nullptr;
   ReduceFunction combine_ = nullptr;
   bool past_caches_ = false;
+  bool entered_ = false;  // and all others have
 };
 
 }  // namespace db::shm

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/bootstrap_store.h"
 #include "common/cores.h"
 #include "common/op.h"
 #include "shm/groups.h"
+#include "shm/peer_memory.h"
 
 namespace db::shm {
 namespace {
@@ -34,6 +36,12 @@ void destroy(db_communicator* communicator) {
   self->executor.abort();
   self->queue.shutdown();
   delete self;
+}
+
+const void* get_extension(const db_communicator* communicator, const char* id) {
+  const std::string_view wanted = id != nullptr ? id : "";
+  if (wanted == DB_SHRINK) return shrink_extension(communicator);
+  return wanted == DB_PEER_MEMORY ? memory_extension(communicator) : nullptr;
 }
 
 constexpr db_communicator_functions kFunctions = {
@@ -81,8 +89,10 @@ Failure open(const Setup& setup, const MeetingPlace& place, const Listening& lis
              int64_t deadline_ns, db_communicator** result, std::string* note) {
   Joined joined;
   if (setup.size > 1) {
-    Failure failure = join({setup.rank, setup.size, setup.key, setup.chunk_bytes, deadline_ns,
-                            setup.default_timeout_ns},
+    const uint64_t arena =
+        setup.peer_memory ? arena_bytes_for(setup.size, setup.chunk_bytes) : uint64_t{0};
+    Failure failure = join({setup.rank, setup.size, setup.key, setup.chunk_bytes, arena,
+                            deadline_ns, setup.default_timeout_ns},
                            place, listening, &joined);
     if (!failure.ok()) return failure;
     *note = joined.note;
@@ -100,6 +110,7 @@ Failure create_communicator(const db_communicator_params& params, const Settings
   setup.size = params.size;
   setup.default_timeout_ns = params.default_timeout_ns;
   setup.chunk_bytes = settings.chunk_bytes;
+  setup.peer_memory = settings.peer_memory;
   setup.spin_ns =
       may_spin(std::max(params.local_size, params.size)) ? settings.busy_poll_us * 1000 : 0;
   MeetingPlace place;

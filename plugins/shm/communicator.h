@@ -22,6 +22,7 @@ struct Setup {
   int64_t default_timeout_ns = 0;
   int64_t spin_ns = 0;
   uint64_t chunk_bytes = 0;  // 0: by the number of ranks
+  bool peer_memory = true;   // whether ranks may allocate memory that their peers reach
   Bytes32 key{};
   Reach reach = Reach::kProc;
 };
@@ -56,6 +57,7 @@ Failure open(const Setup& setup, const MeetingPlace& place, const Listening& lis
 struct Settings {
   int64_t busy_poll_us = 0;
   uint64_t chunk_bytes = 0;  // 0: by the number of ranks
+  bool peer_memory = true;
 };
 
 Failure create_communicator(const db_communicator_params& params, const Settings& settings,

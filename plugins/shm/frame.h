@@ -16,10 +16,11 @@ struct Frame {
   int32_t status = DB_OK;  // negative: the sender gives up, and says why
   int32_t failed_rank = -1;
   int32_t native_code = 0;
-  int32_t descriptors = 0;  // attached
-  int32_t pid = 0;          // the sender's
-  int32_t node = 0;         // the NUMA node it runs on
-  std::array<char, 488> text{};
+  int32_t descriptors = 0;   // attached
+  int32_t pid = 0;           // the sender's
+  int32_t node = 0;          // the NUMA node it runs on
+  uint64_t arena_bytes = 0;  // with the segment: of each rank's arena in its file
+  std::array<char, 480> text{};
 
   static Frame of(const Failure& failure);
   Failure failure() const;

@@ -190,9 +190,8 @@ constexpr db_shrink kShrink = {sizeof(db_shrink), shrink};
 
 }  // namespace
 
-const void* get_extension(const db_communicator* communicator, const char* id) {
-  const bool asked = id != nullptr && std::strcmp(id, DB_SHRINK) == 0;
-  return asked && communicator->size > 1 ? &kShrink : nullptr;
+const db_shrink* shrink_extension(const db_communicator* communicator) {
+  return communicator->size > 1 ? &kShrink : nullptr;
 }
 
 db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,

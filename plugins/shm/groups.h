@@ -3,7 +3,7 @@
 // Thread rule: as tagged in distributed_backend.h and shrink.h.
 #pragma once
 
-#include <coupler/distributed_backend.h>
+#include <coupler/shrink.h>
 
 #include <cstdint>
 
@@ -12,8 +12,8 @@ namespace db::shm {
 db_status split(db_communicator* communicator, int32_t color, int32_t key, db_communicator** result,
                 db_error* error);
 
-// get_extension of the ABI: "coupler.shrink/1". shrink also continues after a failure of the
-// communicator, since a lost rank is one.
-const void* get_extension(const db_communicator* communicator, const char* id);
+// "coupler.shrink/1"; null for one rank. shrink also continues after a failure of the communicator,
+// since a lost rank is one.
+const db_shrink* shrink_extension(const db_communicator* communicator);
 
 }  // namespace db::shm

@@ -155,8 +155,8 @@ Failure Host::share() {
   }
   Failure failure;
   Descriptor file;
-  result_->segment =
-      Segment::create(Layout::of(options_.size, options_.chunk_bytes), &file, &failure);
+  result_->segment = Segment::create(
+      Layout::of(options_.size, options_.chunk_bytes, options_.arena_bytes), &file, &failure);
   if (!failure.ok()) {
     failure.failed_rank = 0;
     return failure;
@@ -169,10 +169,12 @@ Failure Host::share() {
     segment.control(rank).pid.store(pids[static_cast<size_t>(rank)], std::memory_order_relaxed);
   std::vector<int> passed = {file.get()};
   for (const Descriptor& lifeline : lifelines) passed.push_back(lifeline.get());
+  Frame shared;
+  shared.arena_bytes = options_.arena_bytes;
   for (int32_t rank = 1; rank < options_.size; ++rank) {
     for (size_t begin = 0; begin < passed.size(); begin += kMostDescriptors) {
       const size_t end = std::min(begin + kMostDescriptors, passed.size());
-      failure = send_frame(sockets_[static_cast<size_t>(rank)], {},
+      failure = send_frame(sockets_[static_cast<size_t>(rank)], shared,
                            {passed.begin() + static_cast<int64_t>(begin),
                             passed.begin() + static_cast<int64_t>(end)},
                            rank, until_ns_);
@@ -185,6 +187,7 @@ Failure Host::share() {
     failure = receive_frame(sockets_[static_cast<size_t>(rank)], &mapped, &none, rank, until_ns_);
     if (!failure.ok()) return failure;
   }
+  result_->arena = std::make_shared<Arena>(std::move(file), segment.layout(), 0);
   lifelines[0] = Descriptor();
   result_->kept = std::move(own.kept);
   return {};
@@ -266,16 +269,17 @@ Failure take_shared(const JoinOptions& options, const Descriptor& socket, Joined
   std::vector<Descriptor> passed;
   const auto expected = static_cast<size_t>(options.size) + 1;
   Failure failure;
+  Frame shared;
   while (failure.ok() && passed.size() < expected) {
-    Frame shared;
     const size_t before = passed.size();
     failure = receive_frame(socket, &shared, &passed, 0, options.deadline_ns);
     if (failure.ok() && passed.size() == before)
       failure = Failure::make(DB_ERR_INTERNAL, "rank 0 passed no memory", 0, 0);
   }
   if (!failure.ok()) return failure;
-  result->segment =
-      Segment::map(Layout::of(options.size, options.chunk_bytes), passed.front(), &failure);
+  const Layout layout = Layout::of(options.size, options.chunk_bytes, shared.arena_bytes);
+  result->segment = Segment::map(layout, passed.front(), &failure);
+  result->arena = std::make_shared<Arena>(std::move(passed.front()), layout, options.rank);
   for (size_t i = 1; i < passed.size(); ++i) result->lifelines.push_back(std::move(passed[i]));
   result->lifelines[static_cast<size_t>(options.rank)] = Descriptor();
   return failure;

@@ -18,6 +18,7 @@
 
 #include "common/error.h"
 #include "common/local_socket.h"
+#include "shm/arena.h"
 #include "shm/meeting.h"
 #include "shm/peers.h"
 #include "shm/segment.h"
@@ -29,12 +30,14 @@ struct JoinOptions {
   int32_t size = 1;
   Bytes32 key{};             // of the job's secret; all zero if it has none
   uint64_t chunk_bytes = 0;  // as in Layout::of
+  uint64_t arena_bytes = 0;  // likewise; rank 0's counts
   int64_t deadline_ns = 0;
   int64_t timeout_ns = 0;  // for messages
 };
 
 struct Joined {
   std::unique_ptr<Segment> segment;
+  std::shared_ptr<Arena> arena;
   std::vector<Descriptor> lifelines;  // by rank; empty for this one
   Descriptor kept;                    // of this rank's own lifeline
   std::string note;                   // "": nothing to log

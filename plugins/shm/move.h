@@ -16,11 +16,9 @@ void Collectives::find_sources(uint64_t offset, const Buffer& buffer_of) {
 
 template <class Put, class Take>
 Failure Collectives::move(uint64_t most, bool personal, const Put& put, const Take& take) {
-  const uint64_t parts = personal ? static_cast<uint64_t>(size_) : 1;
   const uint64_t stride = (most + 63) / 64 * 64;
-  if (most > segment_->layout().slot_bytes || stride * parts > segment_->layout().slot_bytes) {
-    synchronizer_->enter();
-    if (Failure failure = synchronizer_->await_entries(); !failure.ok()) return failure;
+  if (is_large(most, personal)) {
+    if (Failure failure = enter_large(); !failure.ok()) return failure;
     return move_in_chunks(most, personal, put, take);
   }
   const uint32_t number = synchronizer_->number();

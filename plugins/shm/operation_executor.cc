@@ -8,6 +8,7 @@ namespace db::shm {
 
 OperationExecutor::Shared::Shared(int32_t own_rank, Joined joined, int64_t spin_ns)
     : segment(std::move(joined.segment)),
+      arena(std::move(joined.arena)),
       peers(segment.get(), own_rank, std::move(joined.lifelines), std::move(joined.kept)),
       synchronizer(segment.get(), &peers, own_rank, spin_ns),
       messages(own_rank, segment.get(), &peers, &synchronizer) {
@@ -17,8 +18,8 @@ OperationExecutor::Shared::Shared(int32_t own_rank, Joined joined, int64_t spin_
 OperationExecutor::OperationExecutor(int32_t rank, int32_t size, Joined joined, int64_t spin_ns)
     : rank_(rank),
       shared_(size == 1 ? nullptr : std::make_unique<Shared>(rank, std::move(joined), spin_ns)),
-      collectives_(rank, size, shared_ == nullptr ? nullptr : shared_->segment.get(),
-                   shared_ == nullptr ? nullptr : &shared_->synchronizer) {}
+      collectives_(rank, size, segment(), shared_ == nullptr ? nullptr : &shared_->synchronizer,
+                   arena()) {}
 
 Failure OperationExecutor::execute(Op& op) {
   try {

@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/serial_queue.h"
+#include "shm/arena.h"
 #include "shm/collectives.h"
 #include "shm/joining.h"
 #include "shm/message_engine.h"
@@ -31,6 +32,7 @@ class OperationExecutor final : public Executor {
 
   // NULL if size is 1.
   Segment* segment() const { return shared_ == nullptr ? nullptr : shared_->segment.get(); }
+  Arena* arena() const { return shared_ == nullptr ? nullptr : shared_->arena.get(); }
   const Peers* peers() const { return shared_ == nullptr ? nullptr : &shared_->peers; }
 
  private:
@@ -39,6 +41,7 @@ class OperationExecutor final : public Executor {
     Shared(int32_t own_rank, Joined joined, int64_t spin_ns);
 
     const std::unique_ptr<Segment> segment;
+    const std::shared_ptr<Arena> arena;
     Peers peers;
     Synchronizer synchronizer;
     MessageEngine messages;

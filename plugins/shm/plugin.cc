@@ -26,6 +26,9 @@ constexpr db_option kOptions[] = {
         "Large data moves through shared memory in chunks of this size, two at a time, which "
         "should fit into a core's cache: 4096 to 67108864, a multiple of 4096; 0: by the "
         "number of ranks (`coupler plugins -v` shows the table)."),
+    bool_option("peer_memory", true,
+                "Whether gradients, and what sharding sends, are kept in memory that all ranks of "
+                "the machine reach, so that they need not be copied to be sent."),
 };
 
 db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_capacity) {
@@ -54,6 +57,7 @@ Failure read_settings(const Options& options, Settings* settings) {
     return Failure::invalid("option 'chunk_bytes' is " + std::to_string(chunk) +
                             "; it must be 0 or a multiple of 4096");
   settings->chunk_bytes = static_cast<uint64_t>(chunk);
+  settings->peer_memory = options.boolean("peer_memory");
   return {};
 }
 

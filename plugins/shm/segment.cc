@@ -45,14 +45,6 @@ std::string memory_hint(int error) {
   return "";
 }
 
-Failure no_memory(const char* call, uint64_t bytes, int error) {
-  return Failure::make(error == ENOMEM || error == ENOSPC ? DB_ERR_NO_MEMORY : DB_ERR_SYSTEM,
-                       std::string("cannot share ") + std::to_string(bytes / 1024) +
-                           " KiB of memory: " + call + ": " + std::strerror(error) +
-                           memory_hint(error),
-                       0, -1, error);
-}
-
 uint8_t* map_file(const Descriptor& file, uint64_t bytes, Failure* failure) {
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
@@ -62,6 +54,14 @@ uint8_t* map_file(const Descriptor& file, uint64_t bytes, Failure* failure) {
 }
 
 }  // namespace
+
+Failure no_memory(const char* call, uint64_t bytes, int error) {
+  return Failure::make(error == ENOMEM || error == ENOSPC ? DB_ERR_NO_MEMORY : DB_ERR_SYSTEM,
+                       std::string("cannot share ") + std::to_string(bytes / 1024) +
+                           " KiB of memory: " + call + ": " + std::strerror(error) +
+                           memory_hint(error),
+                       0, -1, error);
+}
 
 std::string describe_tuning() {
   std::string text;
@@ -76,11 +76,12 @@ std::string describe_tuning() {
   return text;
 }
 
-Layout Layout::of(int32_t ranks, uint64_t chunk_bytes) {
+Layout Layout::of(int32_t ranks, uint64_t chunk_bytes, uint64_t arena_bytes) {
   const Tuning& tuning = tuning_of(ranks);
   const auto all = static_cast<uint64_t>(ranks);
   Layout layout;
   layout.ranks = ranks;
+  layout.arena_bytes = arena_bytes;
   // all_to_all_v shows its counts in the slot.
   layout.slot_bytes = std::max(tuning.slot_bytes, round_up(all * sizeof(uint64_t), kPage));
   // Each rank has a part of a chunk.
@@ -112,7 +113,8 @@ std::unique_ptr<Segment> Segment::create(const Layout& layout, Descriptor* file,
     return nullptr;
   };
   if (!*file) return refuse("memfd_create");
-  if (ftruncate(file->get(), static_cast<off_t>(layout.total)) != 0) return refuse("ftruncate");
+  if (ftruncate(file->get(), static_cast<off_t>(layout.file_bytes())) != 0)
+    return refuse("ftruncate");
   // So that at least what every operation uses is there.
   if (fallocate(file->get(), 0, 0, static_cast<off_t>(layout.slots)) != 0 && errno != EOPNOTSUPP)
     return refuse("fallocate");
@@ -130,8 +132,9 @@ std::unique_ptr<Segment> Segment::map(const Layout& layout, const Descriptor& fi
                                       Failure* failure) {
   struct stat status {};
   const int seals = fcntl(file.get(), F_GET_SEALS);
-  if (fstat(file.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) != layout.total ||
-      seals < 0 || (seals & kSeals) != kSeals) {
+  if (fstat(file.get(), &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) != layout.file_bytes() || seals < 0 ||
+      (seals & kSeals) != kSeals) {
     *failure = Failure::make(DB_ERR_MISMATCH,
                              "rank 0 shares memory of another size than this rank expects; use the "
                              "same version of the plugin and the same options on all ranks",

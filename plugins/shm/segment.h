@@ -5,6 +5,7 @@
 //   - for each rank two slots for small data, and staging memory for two chunks of large data and
 //     two chunks of results;
 //   - for each ordered pair of ranks a ring for messages.
+// After that, the file has room for arenas (arena.h), which are mapped later, if at all.
 // Pages are used only once they are written. Thread rule: any thread; the words in it are atomic,
 // and who may write the data at which time is said in synchronizer.h and message_engine.h.
 #pragma once
@@ -23,7 +24,7 @@
 namespace db::shm {
 
 // Of everything below: ranks with another version must not share memory.
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 
 // What one rank shows when it enters a collective: one cache line, with the data if it is tiny.
 // Collective n uses entry n % 2.
@@ -78,16 +79,22 @@ struct Cause {
 
 // Where each part is, in bytes from the segment's begin. Parts of different ranks share no page.
 struct Layout {
-  // chunk_bytes: 0: as kTuning says.
-  static Layout of(int32_t ranks, uint64_t chunk_bytes);
+  // chunk_bytes: 0: as kTuning says. arena_bytes: of each rank's arena, whole pages; 0: none.
+  static Layout of(int32_t ranks, uint64_t chunk_bytes, uint64_t arena_bytes = 0);
 
   int32_t ranks = 0;
+  uint64_t arena_bytes = 0;
   uint64_t slot_bytes = 0, chunk_bytes = 0, ring_bytes = 0;
   uint64_t slots = 0, staging = 0, rings = 0;  // where the first rank's begin
   uint64_t slot_stride = 0, staging_stride = 0,
            ring_stride = 0;  // from one rank or pair to the next
-  uint64_t total = 0;
+  uint64_t total = 0;        // of the segment; in its file, the arenas follow
+
+  uint64_t file_bytes() const { return total + static_cast<uint64_t>(ranks) * arena_bytes; }
 };
+
+// The error of a system call for shared memory, with what to do.
+Failure no_memory(const char* call, uint64_t bytes, int error);
 
 class Segment {
  public:

@@ -78,6 +78,15 @@ Failure Synchronizer::await(uint32_t step) {
   return {};
 }
 
+Failure Synchronizer::require_all_present() const {
+  std::atomic_thread_fence(std::memory_order_acquire);  // the reads come first
+  for (int32_t peer = 0; peer < size_; ++peer)
+    if (peer != rank_ && peers_->has_left(peer))
+      return is_aborted() ? Failure::make(DB_ERR_ABORTED, "abort was called", DB_ERROR_COMM_DEAD)
+                          : peers_->lost(peer);
+  return {};
+}
+
 Failure Synchronizer::wait(const std::atomic<uint32_t>& word, uint32_t wanted, int32_t peer) {
   return spin_until(word, wanted) ? Failure{} : sleep_until(word, wanted, peer);
 }

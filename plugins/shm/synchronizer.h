@@ -59,6 +59,8 @@ class Synchronizer {
   uint32_t publish();
   // Waits until all ranks have published step.
   Failure await(uint32_t step);
+  // Fails if a rank has left: then what was just read from its own buffers may have been changed.
+  Failure require_all_present() const;
 
   // The number of the current step; the same on all ranks between two collectives.
   uint32_t step() const { return step_; }

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "launch.h"
+#include "machines.h"
 #include "plugin/plugin.h"
 #include "temporary_folder.h"
 
@@ -61,6 +62,7 @@ void perform(Trial& trial) {
            {"--rank-of", trial.behavior},
            {"--variant", trial.variant},
            {"--folder", folder.path().string()},
+           {"--machines", arguments.machines},
            {"--cover", arguments.cover},
            {"--complete", arguments.complete ? "1" : "0"}}) {
     if (value.empty()) continue;
@@ -222,6 +224,7 @@ std::vector<Step> option_steps(const DistributedBackend& plugin) {
 const std::vector<Behavior>& behaviors() {
   static const std::vector<Behavior> all = {
       {"operations", "every operation gives the reference's result", 1, once},
+      {"memory", "the same in memory that the backend gives, if it does", 1, once},
       {"rounding", "half precision sums are as exact as promised", 1, once},
       {"overlap", "many operations at once", 1, once},
       {"send_recv", "messages", 2, once},
@@ -337,6 +340,9 @@ void require_known(const std::vector<std::string>& wanted) {
 
 int run_driver(const DriverArguments& arguments) {
   require_known(arguments.behaviors);
+  if (!arguments.machines.empty()) {
+    place_on_machines(arguments.machines, {.world_size = arguments.world_size});
+  }
   config::BackendConfig backend;
   backend.use = arguments.plugin;
   const plugin::Plugin plugin = plugin::Plugin::load(backend);

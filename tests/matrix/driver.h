@@ -13,6 +13,7 @@ struct DriverArguments {
   int world_size = 2;
   std::vector<std::string> behaviors;  // empty: all
   std::vector<std::string> options;    // -o of every launch
+  std::string machines;  // as if the ranks were on machines: "2,1" has ranks 0 and 1 on the first
   std::string cover = "main";
   std::string seed;
   bool complete = false;

@@ -1,6 +1,7 @@
 // coupler_matrix: checks that a backend behaves as the interface specifies. For any backend:
 //   coupler_matrix --plugin NAME_OR_PATH [--world N] [--behaviour B]... [--option key=value]...
-//                  [--launcher coupler] [--cover main|pairs|full] [--seed S] [--complete]
+//                  [--machines RANKS,RANKS…] [--launcher coupler] [--cover main|pairs|full]
+//                  [--seed S] [--complete]
 //                  [--json] [-v]
 // It starts itself as the ranks through `coupler launch`.
 #include <coupler/error.h>
@@ -45,6 +46,8 @@ DriverArguments parse_driver(int argc, char** argv) {
       arguments.behaviors.push_back(value());
     } else if (name == "--option") {
       arguments.options.push_back(value());
+    } else if (name == "--machines") {
+      arguments.machines = value();
     } else if (name == "--launcher") {
       arguments.launcher = value();
     } else if (name == "--cover") {

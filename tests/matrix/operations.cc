@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -235,22 +238,17 @@ class Tally {
   std::map<std::tuple<db_kind, db_dtype, db_reduce>, std::pair<uint64_t, uint64_t>> counts_;
 };
 
-}  // namespace
-
-int operations(Rank& rank) {
-  // Thousands of large buffers are allocated and freed: keeps their pages.
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  const auto communicator = rank.connect();
+// Returns a summary; throws if a cell is wrong.
+std::string run_cells(const Rank& rank, comm::Communicator& communicator, Cover cover,
+                      Tally& tally) {
   uint64_t number = 0, run = 0, refused = 0, wrong = 0;
-  Tally tally;
-  Shelf shelf(communicator->size());
+  Shelf shelf(communicator.size());
   std::string problems;
-  for (const Cell& cell : choose_cells(rank.arguments().cover, rank.arguments().seed)) {
+  for (const Cell& cell : choose_cells(cover, rank.arguments().seed)) {
     bool ran = false;
-    const Plan plan = plan_of(cell, communicator->size(), communicator->rank(), ++number);
+    const Plan plan = plan_of(cell, communicator.size(), communicator.rank(), ++number);
     const std::string problem =
-        run_cell(*communicator, plan, shelf, rank.arguments().complete, &ran);
+        run_cell(communicator, plan, shelf, rank.arguments().complete, &ran);
     ++(ran ? run : refused);
     tally.count(cell, ran);
     if (problem.empty()) continue;
@@ -258,8 +256,42 @@ int operations(Rank& rank) {
   }
   if (wrong > 0) fail(fmt::format("{} cells are wrong; the first ones:\n{}", wrong, problems));
   check(run > 0, "no cell was run");
-  rank.report(fmt::format("{} cells run, {} refused", run, refused));
+  return fmt::format("{} cells run, {} refused", run, refused);
+}
+
+}  // namespace
+
+int operations(Rank& rank) {
+  // Thousands of large buffers are allocated and freed: keeps their pages.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  const auto communicator = rank.connect();
+  Tally tally;
+  rank.report(run_cells(rank, *communicator, rank.arguments().cover, tally));
   rank.leave("tally", tally.text());
+  return 0;
+}
+
+// The same for pairs, with most buffers in memory from the backend. Every fifth is elsewhere, which
+// ones depends on the rank.
+int memory(Rank& rank) {
+  const auto communicator = rank.connect();
+  constexpr size_t kSample = 100'000;
+  const auto sample = communicator->peer_memory(kSample);
+  if (memory_kind() != DB_MEMORY_HOST || sample == nullptr) {
+    rank.report("the backend gives no memory (coupler.memory/1)");
+    return 0;
+  }
+  check(reinterpret_cast<uintptr_t>(sample.get()) % kGuard == 0, "it is not aligned to 64 bytes");
+  const auto* const bytes = static_cast<const unsigned char*>(sample.get());
+  check(std::count(bytes, bytes + kSample, 0) == static_cast<std::ptrdiff_t>(kSample),
+        "it is not zero");
+  use_memory_of([communicator, calls = uint64_t{0}](size_t size) mutable {
+    const bool elsewhere = ++calls % 5 == static_cast<uint64_t>(communicator->rank());
+    return elsewhere ? nullptr : communicator->peer_memory(size);
+  });
+  Tally tally;
+  rank.report(run_cells(rank, *communicator, Cover::kPairs, tally));
   return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "comm/raw_communicator.h"
+#include "machines.h"
 #include "memory.h"
 #include "plugin/probe.h"
 #include "rendezvous/job_file.h"
@@ -19,10 +20,10 @@ namespace coupler::matrix {
 namespace {
 
 const std::map<std::string, int (*)(Rank&)> kBehaviors = {
-    {"operations", operations}, {"rounding", rounding}, {"overlap", overlap},
-    {"send_recv", send_recv},   {"split", split},       {"threads", threads},
-    {"mismatch", mismatch},     {"killed", killed},     {"stopped", stopped},
-    {"deadline", deadline},     {"options", options}};
+    {"operations", operations}, {"memory", memory},       {"rounding", rounding},
+    {"overlap", overlap},       {"send_recv", send_recv}, {"split", split},
+    {"threads", threads},       {"mismatch", mismatch},   {"killed", killed},
+    {"stopped", stopped},       {"deadline", deadline},   {"options", options}};
 
 RankArguments parse_rank(int argc, char** argv) {
   RankArguments arguments;
@@ -35,6 +36,8 @@ RankArguments parse_rank(int argc, char** argv) {
       arguments.variant = value;
     } else if (name == "--folder") {
       arguments.folder = value;
+    } else if (name == "--machines") {
+      arguments.machines = value;
     } else if (name == "--cover") {
       arguments.cover = value == "full"    ? Cover::kFull
                         : value == "pairs" ? Cover::kPairs
@@ -60,7 +63,9 @@ void check(bool condition, const std::string& text) {
 Rank::Rank(RankArguments arguments)
     : arguments_(std::move(arguments)),
       config_(config::load_config(arguments_.request)),
-      process_(rendezvous::detect_process()),
+      process_(arguments_.machines.empty()
+                   ? rendezvous::detect_process()
+                   : place_on_machines(arguments_.machines, rendezvous::detect_process())),
       plugin_(plugin::Plugin::load(config_.backend)) {
   const uint64_t memory = plugin_.table().capabilities & (DB_CAP_HOST_MEMORY | DB_CAP_CUDA_MEMORY);
   if (memory == DB_CAP_CUDA_MEMORY) {

@@ -15,8 +15,9 @@ namespace coupler::matrix {
 
 struct RankArguments {
   std::string behavior;
-  std::string variant;  // of the behavior; "" if it has none
-  std::string folder;   // for reports
+  std::string variant;   // of the behavior; "" if it has none
+  std::string folder;    // for reports
+  std::string machines;  // see place_on_machines; "": as launched
   Cover cover = Cover::kMain;
   uint64_t seed = kStoredSeed;
   bool complete = false;  // the backend claims to support everything the ABI defines
@@ -57,6 +58,7 @@ int run_rank(int argc, char** argv);
 
 // The behaviors. The result is the process's exit code.
 int operations(Rank& rank);
+int memory(Rank& rank);
 int rounding(Rank& rank);
 int overlap(Rank& rank);
 int send_recv(Rank& rank);

@@ -1,5 +1,6 @@
 """Prints the table of README's "What is supported" in Markdown: coupler_matrix's findings for each backend of
-a build at two ranks, for every behavior; nccl over the tests' double of NCCL.
+a build at two ranks, for every behavior; nccl over the tests' double of NCCL, hierarchical with three ranks on
+two made-up machines.
 
     support_table.py BUILD_DIR
 
@@ -19,6 +20,9 @@ COLUMNS = {
     "shm": ("shm", ("--complete",), {}),
     "mpi": ("mpi", ("--complete",), {}),
     "nccl": ("nccl, over a double", ("--complete",), {"COUPLER_NCCL_PATH": str(build / "lib/nccl_double")}),
+    "hierarchical": ("hierarchical over shm and gloo_cpu",
+                     ("--complete", "--world", "3", "--machines", "2,1", "--option",
+                      "backend.hierarchical.across=gloo_cpu"), {}),
     "fsdp": ("fsdp over gloo_cpu", ("--option", "backend.fsdp.base=gloo_cpu"), {}),
     "deepspeed_like": ("deepspeed_like over gloo_cpu", ("--option", "backend.deepspeed_like.base=gloo_cpu"), {}),
 }

@@ -390,7 +390,7 @@ struct db_communicator {
 /* A borrowed base communicator of a wrapper or sharding plugin. */
 typedef struct db_base {
   uint64_t struct_size;
-  const char *role;              /* "world" */
+  const char *role;              /* "world", or one of coupler/bases.h */
   db_communicator *communicator; /* the host's */
 } db_base;
 
@@ -411,7 +411,7 @@ typedef struct db_communicator_params {
   /* Where sockets listen: an interface name or address; NULL: loopback. */
   const char *interface_name;
   const db_base *const *bases; /* outlive the result; see DB_CAP_NEEDS_BASE */
-  uint64_t base_count;         /* of bases: 1 with DB_CAP_NEEDS_BASE, else 0 */
+  uint64_t base_count;         /* of bases; 0 without DB_CAP_NEEDS_BASE */
 } db_communicator_params;
 
 /*
@@ -423,7 +423,8 @@ typedef struct db_communicator_params {
  * table selects the base's backend (a name or a path; by default, the transport
  * that "auto" picks). The host consumes that option: it is not in
  * params->options and need not be in default_options. A base that itself needs
- * a base is refused. The base is borrowed: it outlives the communicator and
+ * a base of role "world" is refused. A backend that stands on several
+ * transports names their roles in coupler/bases.h. The base is borrowed: it outlives the communicator and
  * everything split from it, and the plugin never destroys it. The other bits of
  * such a plugin are the capabilities it passes on if its base has them.
  */

@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <coupler/error.h>
+#include <coupler/memory.h>
 #include <coupler/registration.h>
 #include <fmt/format.h>
 
@@ -17,18 +18,21 @@
 namespace coupler::comm {
 namespace {
 
-const db_registration* extension_of(const CommunicatorState& state) {
+template <class Extension>
+const Extension* extension_of(const CommunicatorState& state, const char* id) {
   const auto get = state.functions->get_extension;
-  return get == nullptr
-             ? nullptr
-             : static_cast<const db_registration*>(get(state.communicator, DB_REGISTRATION));
+  return get == nullptr ? nullptr : static_cast<const Extension*>(get(state.communicator, id));
 }
 
-// A failure is only noted: everything works without registration.
-void note(const CommunicatorState& state, std::string_view what, ErrorBuffer& error) {
+const db_registration* registration_of(const CommunicatorState& state) {
+  return extension_of<db_registration>(state, DB_REGISTRATION);
+}
+
+// A failure is only noted: everything works without these extensions.
+void note(const CommunicatorState& state, std::string_view what, std::string_view why = {}) {
   if (!log_enabled(LogLevel::kDebug, "comm")) return;
   log(LogLevel::kDebug, "comm",
-      fmt::format("communicator '{}': {}: {}", state.name, what, error.get()->message));
+      fmt::format("communicator '{}': {}{}{}", state.name, what, why.empty() ? "" : ": ", why));
 }
 
 }  // namespace
@@ -48,23 +52,41 @@ void Registration::end() {
   if (state == nullptr || state->dead.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(state->submit_mutex);
   ErrorBuffer error;
-  if (extension_of(*state)->remove(state->communicator, handle_, error.get()) != DB_OK)
-    note(*state, "memory is still registered", error);
+  if (registration_of(*state)->remove(state->communicator, handle_, error.get()) != DB_OK)
+    note(*state, "memory is still registered", error.get()->message);
 }
 
 Registration Communicator::register_memory(void* memory, uint64_t bytes) {
   CommunicatorState& state = *state_;
   if (bytes == 0) return {};
   const std::lock_guard lock(state.submit_mutex);
-  const db_registration* extension = extension_of(state);
+  const db_registration* extension = registration_of(state);
   if (extension == nullptr) return {};
   state.throw_if_dead();
   void* handle = nullptr;
   ErrorBuffer error;
   if (extension->add(state.communicator, memory, bytes, &handle, error.get()) == DB_OK)
     return {state_, handle};
-  note(state, fmt::format("{} bytes are not registered", bytes), error);
+  note(state, fmt::format("{} bytes are not registered", bytes), error.get()->message);
   return {};
+}
+
+std::shared_ptr<void> Communicator::peer_memory(uint64_t bytes) {
+  CommunicatorState& state = *state_;
+  // The host side moves host memory, if there is one.
+  if (host_side_ != nullptr) return host_side_->peer_memory(bytes);
+  if (state.dead.load(std::memory_order_acquire)) return nullptr;
+  const auto* const extension = extension_of<db_peer_memory>(state, DB_PEER_MEMORY);
+  if (extension == nullptr) return nullptr;
+  void *memory = nullptr, *handle = nullptr;
+  ErrorBuffer error;
+  if (extension->allocate(state.communicator, bytes, &memory, &handle, error.get()) != DB_OK) {
+    note(state, fmt::format("{} bytes are not in memory that peers reach", bytes),
+         error.get()->message);
+    return nullptr;
+  }
+  note(state, fmt::format("{} bytes are in memory that peers reach", bytes));
+  return {memory, [release = extension->release, handle](void*) { release(handle); }};
 }
 
 namespace {

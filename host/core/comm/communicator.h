@@ -120,6 +120,12 @@ class Communicator {
   // dead.
   Registration register_memory(void* memory, uint64_t bytes);
 
+  // At least `bytes` (> 0) of zeroed host memory that the peers of this communicator reach, so that
+  // the backend need not copy it to send it (coupler/memory.h). Null if the backend gives none:
+  // then use memory of your own; no result depends on it. It may outlive the communicator, and may
+  // be freed by any thread. Not collective.
+  std::shared_ptr<void> peer_memory(uint64_t bytes);
+
   // Collective; null for a negative color.
   std::shared_ptr<Communicator> split(int color, int key, const std::string& name);
 

@@ -140,15 +140,17 @@ void verify_settings(const RendezvousInfo& rendezvous, const SharedSettings& set
   if (problem) throw Error(*problem);
 }
 
+void throw_absent(const RendezvousInfo& rendezvous, int rank) {
+  throw absent_error(rendezvous, {rank}, rendezvous.timeout);
+}
+
 std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own) {
   rendezvous.store->set(fmt::format("world/{}", rendezvous.rank), std::to_string(own));
   const auto texts =
       rendezvous.store->get_ranks("world", rendezvous.world_size, rendezvous.timeout);
   std::vector<int> ranks;
   for (const auto& text : texts) {
-    if (!text) {
-      throw absent_error(rendezvous, {static_cast<int>(ranks.size())}, rendezvous.timeout);
-    }
+    if (!text) throw_absent(rendezvous, static_cast<int>(ranks.size()));
     ranks.push_back(std::stoi(*text));
   }
   return ranks;

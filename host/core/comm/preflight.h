@@ -31,6 +31,9 @@ void verify_settings(const RendezvousInfo& rendezvous, const SharedSettings& set
 // Each rank's rank in the job, by rank. Throws Error(kTimeout) naming the first that is missing.
 std::vector<int> share_world_ranks(const RendezvousInfo& rendezvous, int own);
 
+// Throws Error(kTimeout): no sign of that rank within the timeout.
+[[noreturn]] void throw_absent(const RendezvousInfo& rendezvous, int rank);
+
 // Null on every rank if some rank cannot share the others' memory.
 std::unique_ptr<FlightRecorder> share_recorder(const RendezvousInfo& rendezvous);
 

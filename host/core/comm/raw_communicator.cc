@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "comm/machines.h"
 #include "comm/state.h"
-#include "config/validate.h"
 #include "plugin/probe.h"
 
 namespace coupler::comm {
@@ -167,17 +167,30 @@ std::string place(const config::PluginOption& option) {
   return option.source.text.empty() ? "" : option.source.text + ": ";
 }
 
+void check_base_option(const std::string& plugin, const config::PluginOption& option) {
+  if (std::holds_alternative<std::string>(option.value)) return;
+  const std::string key = fmt::format("backend.{}.{}", plugin, option.key);
+  fail_config(
+      fmt::format("{}{} must be a string: the name or path of a transport", place(option), key),
+      key, fmt::format("write {} = \"auto\", or a transport's name in quotes", option.key));
+}
+
 }  // namespace
 
-PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::BackendConfig& backend,
-                             const std::string& taken) {
+PluginOptions::PluginOptions(const DistributedBackend& plugin,
+                             const config::BackendConfig& backend) {
   const std::string name = plugin.name;
   uint64_t count = 0;
   const db_option* const* known = plugin.default_options(&count);
   const auto table = backend.options.find(name);
   if (table == backend.options.end()) return;
+  const std::vector<plugin::WantedBase> bases = plugin::wanted_bases(plugin);
   for (const config::PluginOption& option : table->second) {
-    if (!taken.empty() && option.key == taken) continue;
+    if (std::any_of(bases.begin(), bases.end(),
+                    [&](const plugin::WantedBase& base) { return base.option == option.key; })) {
+      check_base_option(name, option);
+      continue;
+    }
     const std::string key = fmt::format("backend.{}.{}", name, option.key);
     const auto* const* found = std::find_if(
         known, known + count, [&](const db_option* other) { return option.key == other->key; });
@@ -210,57 +223,42 @@ PluginOptions::PluginOptions(const DistributedBackend& plugin, const config::Bac
   }
 }
 
-std::string base_option(const std::string& plugin, const config::BackendConfig& backend) {
-  const config::PluginOption* option = config::find_base(backend, plugin);
-  if (option == nullptr) return {};
-  if (const auto* text = std::get_if<std::string>(&option->value)) return *text;
-  fail_config(fmt::format("{}backend.{}.base must be a string: the name or path of a transport",
-                          place(*option), plugin),
-              "backend." + plugin + ".base",
-              "write base = \"auto\", or a transport's name in quotes");
-}
-
-namespace {
-
-plugin::Plugin load_base(const CommunicatorOptions& options) {
-  const std::string wrapper = options.plugin.name();
+std::unique_ptr<RawCommunicator> RawCommunicator::make_base(
+    const CommunicatorOptions& options, const plugin::WantedBase& wanted) const {
+  const std::string wrapper = plugin_.name();
   config::BackendConfig backend = *options.backend;
-  backend.use = base_option(wrapper, backend);
+  backend.use = plugin::use_of(wanted, backend, wrapper);
   backend.sha256.clear();  // the pin is the wrapper's
-  if (backend.use.empty() || backend.use == "auto") {
+  if (backend.use == "auto") {
     const bool on_host = options.device == nullptr || !options.device->is_cuda();
     backend.use =
         plugin::resolve_auto(backend, rendezvous::mpi_launch_of(options.process), on_host);
   }
-  plugin::Plugin base = plugin::Plugin::load(backend);
-  if (base.can(DB_CAP_NEEDS_BASE)) {
-    fail_config(fmt::format("backend.{}.base = '{}': that backend itself needs a base; a base must "
-                            "be a transport",
-                            wrapper, backend.use),
-                "backend." + wrapper + ".base",
-                "name a transport as the base; `coupler plugins` lists the backends");
+  CommunicatorOptions base = options;
+  try {
+    base.plugin = plugin::Plugin::load(backend);
+  } catch (const Error& error) {
+    throw plugin::about_base(error, plugin_.table(), wanted, backend.use);
   }
-  return base;
+  plugin::check_base(plugin_.table(), wanted, base.plugin.table());
+  // Two bases may be of one backend. Those of one role need no keys of their own.
+  if (wanted.role != "world") base.name += fmt::format("/{}", wanted.role);
+  return std::make_unique<RawCommunicator>(base);
 }
-
-}  // namespace
 
 RawCommunicator::RawCommunicator(const CommunicatorOptions& options)
     : plugin_(options.plugin),
       process_(options.process),
+      name_(options.name),
+      job_store_(options.store),
       interface_name_(options.backend->interface),
       device_index_(options.device != nullptr && options.device->is_cuda() ? options.device->index()
                                                                            : -1),
-      timeout_(options.backend->timeout) {
-  const bool wraps = can(DB_CAP_NEEDS_BASE);
-  options_ =
-      std::make_unique<PluginOptions>(plugin_.table(), *options.backend, wraps ? "base" : "");
-  const std::string prefix = options.name + "/backend/" + plugin_.name();
-  if (options.store) store_ = std::make_unique<BackendStore>(options.store, prefix, timeout_);
-  if (wraps) {
-    CommunicatorOptions base = options;
-    base.plugin = load_base(options);
-    base_ = std::make_shared<RawCommunicator>(base);
+      timeout_(options.backend->timeout),
+      options_(std::make_unique<PluginOptions>(plugin_.table(), *options.backend)) {
+  for (plugin::WantedBase& wanted : plugin::wanted_bases(plugin_.table())) {
+    auto base = make_base(options, wanted);
+    bases_.push_back({std::move(wanted), std::move(base)});
   }
 }
 
@@ -272,12 +270,38 @@ RawCommunicator::~RawCommunicator() {
   if (communicator_ != nullptr) communicator_->functions->destroy(communicator_);
 }
 
+// The communicator is that of this rank's machine, not of all ranks.
+void RawCommunicator::move_to_machine() {
+  const std::vector<int> ranks =
+      share_machine({.store = job_store_ ? store::Store::with_prefix(job_store_, name_) : nullptr,
+                     .name = name_,
+                     .rank = process_.rank,
+                     .world_size = process_.world_size,
+                     .timeout = timeout_},
+                    process_);
+  const auto own = std::find(ranks.begin(), ranks.end(), process_.rank) - ranks.begin();
+  name_ += fmt::format("/of rank {}", ranks.front());
+  process_.rank = process_.local_rank = static_cast<int>(own);
+  process_.world_size = process_.local_world_size = static_cast<int>(ranks.size());
+  if (process_.world_size == 1) job_store_ = nullptr;
+}
+
 void RawCommunicator::connect() {
-  if (base_) base_->connect();
-  db_base base = {.struct_size = sizeof(db_base),
-                  .role = "world",
-                  .communicator = base_ ? base_->communicator_ : nullptr};
-  const db_base* const bases[] = {&base};
+  std::vector<db_base> bases;
+  std::vector<const db_base*> pointers;
+  bases.reserve(bases_.size());
+  for (const Base& base : bases_) {
+    if (base.wanted.of_machine) base.communicator->move_to_machine();
+    base.communicator->connect();
+    bases.push_back({.struct_size = sizeof(db_base),
+                     .role = base.wanted.role.c_str(),
+                     .communicator = base.communicator->communicator_});
+    pointers.push_back(&bases.back());
+  }
+  if (job_store_) {
+    store_ =
+        std::make_unique<BackendStore>(job_store_, name_ + "/backend/" + plugin_.name(), timeout_);
+  }
   const db_communicator_params params = {
       .struct_size = sizeof(db_communicator_params),
       .host = &plugin::host_services(),
@@ -292,8 +316,8 @@ void RawCommunicator::connect() {
       .memory = device_index_ < 0 ? DB_MEMORY_HOST : DB_MEMORY_CUDA,
       .default_timeout_ns = timeout_.count(),
       .interface_name = interface_name_.empty() ? nullptr : interface_name_.c_str(),
-      .bases = base_ ? bases : nullptr,
-      .base_count = base_ ? 1u : 0u,
+      .bases = pointers.empty() ? nullptr : pointers.data(),
+      .base_count = pointers.size(),
   };
   ErrorBuffer error;
   const db_status status = plugin_.table().create(&params, &communicator_, error.get());
@@ -314,9 +338,9 @@ SharedSettings RawCommunicator::settings() const {
                               fmt::format("{}.{}", table.abi_major, table.abi_minor)}};
   const SharedSettings& own = options_->settings();
   settings.insert(settings.end(), own.begin(), own.end());
-  if (base_) {
-    SharedSettings below = base_->settings();
-    below[0].first = fmt::format("backend.{}.base", table.name);
+  for (const Base& base : bases_) {
+    SharedSettings below = base.communicator->settings();
+    below[0].first = fmt::format("backend.{}.{}", table.name, base.wanted.option);
     for (auto& setting : below) settings.push_back(std::move(setting));
   }
   return settings;
@@ -327,12 +351,15 @@ bool RawCommunicator::takes(db_memory memory) const {
   constexpr uint64_t kHost = DB_CAP_HOST_MEMORY, kCuda = DB_CAP_CUDA_MEMORY;
   const bool says = can(kHost) || can(kCuda);  // else host memory, which older plugins imply
   if (memory == DB_MEMORY_CUDA ? !can(kCuda) : says && !can(kHost)) return false;
-  return !base_ || base_->takes(memory);
+  return std::all_of(bases_.begin(), bases_.end(),
+                     [memory](const Base& base) { return base.communicator->takes(memory); });
 }
 
 bool RawCommunicator::can_abort() const {
   if (parent_) return parent_->can_abort();
-  return can(DB_CAP_ABORT) && (!base_ || base_->can_abort());
+  return can(DB_CAP_ABORT) && std::all_of(bases_.begin(), bases_.end(), [](const Base& base) {
+           return base.communicator->can_abort();
+         });
 }
 
 }  // namespace coupler::comm

@@ -1,4 +1,4 @@
-// RawCommunicator: one db_communicator with everything it borrows (options, store view, base), in
+// RawCommunicator: one db_communicator with everything it borrows (options, store view, bases), in
 // order of their lifetimes. One thread creates and destroys it; the functions of the table keep the
 // ABI's threading rules.
 #pragma once
@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "comm/preflight.h"
 #include "config/config.h"
+#include "plugin/bases.h"
 #include "store/store.h"
 
 namespace coupler::comm {
@@ -49,10 +50,9 @@ class BackendStore {
 // after construction; any thread may read it.
 class PluginOptions {
  public:
-  // Throws Error(kConfig) naming the source of an unknown or mistyped option. The key `taken` is
-  // the host's own and not passed to the plugin.
-  PluginOptions(const DistributedBackend& plugin, const config::BackendConfig& backend,
-                const std::string& taken = {});
+  // Throws Error(kConfig) naming the source of an unknown or mistyped option. The options that name
+  // the plugin's bases are the host's own: they are only checked, and not passed to the plugin.
+  PluginOptions(const DistributedBackend& plugin, const config::BackendConfig& backend);
 
   PluginOptions(const PluginOptions&) = delete;
   PluginOptions& operator=(const PluginOptions&) = delete;
@@ -69,14 +69,11 @@ class PluginOptions {
   std::vector<const db_option*> pointers_;
 };
 
-// The option `base` of a wrapper's table, "" if it is not set. Throws Error(kConfig).
-std::string base_option(const std::string& plugin, const config::BackendConfig& backend);
-
 class RawCommunicator {
  public:
-  // Also loads the base if the plugin needs one. Nothing is connected yet.
+  // Also loads the bases if the plugin needs any. Nothing is connected yet.
   explicit RawCommunicator(const CommunicatorOptions& options);
-  // Of a split: the store, options and base that create() was given stay alive in the parent.
+  // Of a split: the store, options and bases that create() was given stay alive in the parent.
   RawCommunicator(plugin::Plugin plugin, db_communicator* communicator,
                   std::shared_ptr<RawCommunicator> parent);
   ~RawCommunicator();
@@ -84,22 +81,33 @@ class RawCommunicator {
   RawCommunicator& operator=(const RawCommunicator&) = delete;
 
   void connect();                   // collective; throws
-  SharedSettings settings() const;  // what ranks must agree on, of the plugin and its base
+  SharedSettings settings() const;  // what ranks must agree on, of the plugin and its bases
 
   const plugin::Plugin& plugin() const { return plugin_; }
   db_communicator* get() const { return communicator_; }
   const db_communicator_functions& functions() const { return *communicator_->functions; }
   bool can(uint64_t capability) const { return plugin_.can(capability); }
-  // Whether abort frees a thread that is stuck in it; a wrapper is limited by its base.
+  // Whether abort frees a thread that is stuck in it; a wrapper is limited by its bases.
   bool can_abort() const;
   // Whether operations on that memory may be submitted; a base must take it, too.
   bool takes(db_memory memory) const;
 
  private:
+  struct Base {
+    plugin::WantedBase wanted;
+    std::unique_ptr<RawCommunicator> communicator;
+  };
+
+  std::unique_ptr<RawCommunicator> make_base(const CommunicatorOptions& options,
+                                             const plugin::WantedBase& wanted) const;
+  void move_to_machine();
+
   plugin::Plugin plugin_;
-  std::shared_ptr<RawCommunicator> base_;    // of a wrapper
+  std::vector<Base> bases_;                  // of a wrapper
   std::shared_ptr<RawCommunicator> parent_;  // of a split
   rendezvous::ProcessInfo process_;
+  std::string name_;  // of the keys in the store
+  std::shared_ptr<store::Store> job_store_;
   std::string interface_name_;
   int device_index_ = -1;
   std::chrono::nanoseconds timeout_{};

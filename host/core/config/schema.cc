@@ -35,6 +35,10 @@ Constraint at_least(int64_t least) {
                           [least](int64_t number) { return number >= least; });
 }
 
+Constraint zero_or_one() {
+  return must_be<int64_t>("0 or 1", [](int64_t number) { return number == 0 || number == 1; });
+}
+
 Constraint finite_at_least(double least) {
   return must_be<double>(fmt::format("finite and >= {}", least), [least](double number) {
     return std::isfinite(number) && number >= least;

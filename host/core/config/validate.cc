@@ -57,6 +57,12 @@ std::vector<Error> conflicts_in(const Config& config) {
                                    "with fp16 an overflow is known only after all gradients exist",
                                    "use training.mixed_precision = \"bf16\", or set it to false"));
   }
+  if (config.parallel.sequence && config.parallel.tensor == MeshSize{1}) {
+    result.push_back(contradiction("parallel.sequence", "true",
+                                   "parallel.tensor is 1, and the ranks of a tensor group divide "
+                                   "the sequence",
+                                   "set parallel.tensor to their number, or sequence to false"));
+  }
   check_mesh(config, result);
   return result;
 }
@@ -91,21 +97,23 @@ void throw_first(const std::vector<Error>& contradictions) {
   if (!contradictions.empty()) throw contradictions.front();
 }
 
-const PluginOption* find_base(const BackendConfig& backend, const std::string& wrapper) {
+const PluginOption* find_base(const BackendConfig& backend, const std::string& wrapper,
+                              const std::string& option) {
   const auto table = backend.options.find(wrapper);
   if (table == backend.options.end()) {
     return nullptr;
   }
   const auto& options = table->second;
   const auto found = std::find_if(options.begin(), options.end(),
-                                  [](const PluginOption& option) { return option.key == "base"; });
+                                  [&](const PluginOption& one) { return one.key == option; });
   return found == options.end() ? nullptr : &*found;
 }
 
-std::string wrapper_base(const BackendConfig& backend, const std::string& wrapper) {
-  const PluginOption* option = find_base(backend, wrapper);
-  const auto* text = option == nullptr ? nullptr : std::get_if<std::string>(&option->value);
-  return text == nullptr || text->empty() ? "auto" : *text;
+std::string wrapper_base(const BackendConfig& backend, const std::string& wrapper,
+                         const std::string& option, const std::string& otherwise) {
+  const PluginOption* found = find_base(backend, wrapper, option);
+  const auto* text = found == nullptr ? nullptr : std::get_if<std::string>(&found->value);
+  return text == nullptr || text->empty() ? otherwise : *text;
 }
 
 }  // namespace coupler::config

@@ -21,14 +21,16 @@ std::vector<Error> sharding_conflicts(const std::string& backend, const MemoryCo
 // Throws the first, if there is one.
 void throw_first(const std::vector<Error>& contradictions);
 
-// The configured base of a wrapper backend, the transport that moves its bytes: the option `base`
-// of [backend.NAME]. Pure functions.
+// The configured base of a wrapper backend, the transport that moves its bytes: an option of
+// [backend.NAME], `base` unless the backend has several. Pure functions.
 
 // Null if it is not set.
-const PluginOption* find_base(const BackendConfig& backend, const std::string& wrapper);
+const PluginOption* find_base(const BackendConfig& backend, const std::string& wrapper,
+                              const std::string& option = "base");
 
-// "auto" if it is not set or empty, or not a string: the check of all options when the communicator
-// is created reports the wrong type.
-std::string wrapper_base(const BackendConfig& backend, const std::string& wrapper);
+// `otherwise` if it is not set or empty, or not a string: the check of all options when the
+// communicator is created reports the wrong type.
+std::string wrapper_base(const BackendConfig& backend, const std::string& wrapper,
+                         const std::string& option = "base", const std::string& otherwise = "auto");
 
 }  // namespace coupler::config

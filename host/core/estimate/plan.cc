@@ -116,12 +116,12 @@ EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& mo
   EstimatePlan result{
       .world_size = world_size, .rank = rank, .group_rank = rank, .group_size = world_size};
   const plugin::Plugin plugin = plugin::Plugin::load(config);
-  const bool wraps = plugin.can(DB_CAP_NEEDS_BASE);
-  const comm::PluginOptions options(plugin.table(), config, wraps ? "base" : "");
+  const comm::PluginOptions options(plugin.table(), config);
   if (plugin.table().get_extension == nullptr ||
       plugin.table().get_extension(DB_SHARDING) == nullptr) {
     return result;
   }
+  result.can_shard = true;
   sharding::ModelDescription description;
   describe(model, description);
   std::vector<int> groups;

@@ -34,6 +34,8 @@ struct EstimatePlan {
   int64_t sub_group = 0;  // elements in a piece of the optimizer's state; unsharded models only
   config::CommunicationConfig communication = {};
 
+  bool can_shard = false;  // the backend shards models, if not this one
+
   bool sharded() const { return !units.empty(); }
   // LocalSGD leaves gradients where they are.
   bool reduces() const {

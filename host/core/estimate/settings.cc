@@ -128,7 +128,8 @@ config::BackendConfig apply(const Setting& setting, const config::BackendConfig&
 
 SharingRanks sharing_ranks(const Mesh& mesh) {
   return {.averaging = groups::group_size(mesh, groups::kGradients),
-          .sharding = groups::group_size(mesh, groups::kShard)};
+          .sharding = groups::group_size(mesh, groups::kShard),
+          .experts = groups::group_size(mesh, groups::kExpert)};
 }
 
 namespace {
@@ -140,6 +141,14 @@ EstimatePlan plan_of_rank(const config::BackendConfig& config, const LoggedModel
   const int sharing = grouped ? ranks.sharding : ranks.averaging;
   EstimatePlan plan{.world_size = sharing, .rank = rank, .group_rank = rank, .group_size = sharing};
   if (config.use != "auto") plan = plan_for(config, model, rank, sharing);
+  if (ranks.experts > 1 && plan.can_shard) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("parallel.expert is {}, but the backend '{}' shards models itself, "
+                            "experts included",
+                            ranks.experts, config.use),
+                {.subject = "parallel.expert",
+                 .hint = "set it to 1, or use a backend that does not shard"});
+  }
   if (!grouped || (plan.sharded() && plan.group_size == sharing)) return plan;
   fail_config(fmt::format("parallel.shard is {}, but the backend '{}' {}", sharing, config.use,
                           !plan.sharded()

@@ -43,12 +43,14 @@ config::BackendConfig apply(const Setting& setting, const config::BackendConfig&
 struct SharingRanks {
   int averaging = 1;  // average the gradients of what they hold
   int sharding = 1;   // of these, a group of parallel.shard; 1: the backend's options say
+  int experts = 1;    // of these, those that divide the experts of mixtures
 };
 SharingRanks sharing_ranks(const Mesh& mesh);
 
 // The most that any of these ranks needs. An "auto" backend does not shard models. memory: where
 // the optimizer state of unsharded models is. Throws Error(kConfig) if parallel.shard is set but
-// the backend does not shard over such groups.
+// the backend does not shard over such groups, and Error(kUnsupported) if parallel.expert is set
+// but the backend shards models.
 MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& config,
                                const SharingRanks& ranks,
                                const config::CommunicationConfig& communication,

@@ -9,7 +9,7 @@ namespace coupler::estimate {
 
 using nlohmann::json;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 
 // What a log has many of is an array; nlohmann::json finds these functions by their names.
 static void to_json(json& value, const LoggedModule& module) {
@@ -36,7 +36,7 @@ static void from_json(const json& value, StepEvent& event) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoggedModel, name, first_parameter, modules, parameters)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLog, mixed_precision, activation_checkpointing, models,
                                    buffer_bytes, base_bytes, optimizer, optimizer_fused,
-                                   optimizer_factor, initial, events, mesh)
+                                   optimizer_factor, experts, initial, events, mesh)
 
 uint64_t LoggedParameter::numel() const {
   uint64_t result = 1;

@@ -68,10 +68,11 @@ struct StepLog {
   std::string optimizer;        // for people
   bool optimizer_fused = true;  // runs on flat memory, in place
   double optimizer_factor = 0;  // bytes of state per byte of trainable parameters
+  uint64_t experts = 0;  // the most ranks over which those of all mixtures divide; 0: it has none
   uint64_t initial = 0;  // the first events, which only list what exists when the step begins
   std::vector<StepEvent> events;
   // The job's mesh (Mesh::Sizes), of which the process was rank 0: its layers are divided over
-  // tensor, its sequences over context.
+  // tensor, its sequences over context, its experts over expert.
   std::array<int, Mesh::kDimensions> mesh = {1, 1, 1, 1, 1, 1};
 
   uint64_t parameter_count() const;

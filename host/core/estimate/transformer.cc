@@ -73,10 +73,10 @@ class Builder {
   // How the layers are divided over a tensor group; without it, they are not.
   void decoder(sharding::DecoderLayers layers, uint64_t words, uint64_t head_size,
                uint64_t key_heads) {
-    layers.vocabulary = signed_of(words);
-    layers.head_size = signed_of(std::max<uint64_t>(head_size, 1));
-    layers.key_heads = signed_of(key_heads);
     decoder_ = std::move(layers);
+    decoder_sizes_ = {.vocabulary = signed_of(words),
+                      .head_size = signed_of(std::max<uint64_t>(head_size, 1)),
+                      .key_heads = signed_of(key_heads)};
   }
 
   LoggedModel model(const std::string& name) {
@@ -87,7 +87,11 @@ class Builder {
     }
     return result;
   }
-  const std::optional<sharding::DecoderLayers>& decoder() const { return decoder_; }
+  // Empty if the model has no plan.
+  std::vector<sharding::PlanRule> plan(int ranks) const {
+    if (!decoder_) return {};
+    return sharding::plan_of_decoder(*decoder_, decoder_sizes_, ranks);
+  }
 
  private:
   const json& config_;
@@ -95,6 +99,7 @@ class Builder {
   std::vector<LoggedParameter> parameters_;
   std::map<std::string, std::string> types_;  // of modules, if plans ask for them
   std::optional<sharding::DecoderLayers> decoder_;
+  sharding::DecoderSizes decoder_sizes_;
 };
 
 // modeling_llama.py, and how modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
@@ -145,10 +150,7 @@ void llama(Builder& b, const LlamaKind& kind) {
   if (!tied) b.linear("lm_head", words, width, false);
   b.decoder({.head = tied ? "" : "lm_head",
              .query_norm = kind.head_norms ? "q_norm" : "",
-             .key_norm = kind.head_norms ? "k_norm" : "",
-             .gate = "gate_proj",
-             .up = "up_proj",
-             .down = "down_proj"},
+             .key_norm = kind.head_norms ? "k_norm" : ""},
             words, size, keys);
 }
 
@@ -178,6 +180,7 @@ void gpt2(Builder& b) {
              .attention = "attn",
              .output = "c_proj",
              .fused = "c_attn",
+             .gate = "",
              .up = "c_fc",
              .down = "c_proj"},
             words, width / heads, heads);
@@ -205,6 +208,7 @@ void gptj(Builder& b) {
              .embedding = "wte",
              .attention = "attn",
              .output = "out_proj",
+             .gate = "",
              .up = "fc_in",
              .down = "fc_out"},
             words, width / heads, heads);
@@ -236,6 +240,7 @@ void gpt_neox(Builder& b) {
              .output = "dense",
              .fused = "query_key_value",
              .fused_by_head = true,
+             .gate = "",
              .up = "dense_h_to_4h",
              .down = "dense_4h_to_h"},
             words, width / heads, heads);
@@ -273,6 +278,7 @@ void phi(Builder& b) {
              .output = "dense",
              .query_norm = norms ? "q_layernorm" : "",
              .key_norm = norms ? "k_layernorm" : "",
+             .gate = "",
              .up = "fc1",
              .down = "fc2"},
             words, size, keys);
@@ -309,6 +315,7 @@ void opt(Builder& b) {
              .head = tied ? "" : "lm_head",
              .mlp = "",
              .output = "out_proj",
+             .gate = "",
              .up = "fc1",
              .down = "fc2"},
             words, width / heads, heads);
@@ -439,8 +446,7 @@ std::vector<sharding::PlannedLayers> plan_of_transformer(const std::string& text
                                                          const std::string& file, int ranks) {
   return read_transformer(text, file, [&](Builder& builder, const std::string&) {
     std::vector<sharding::PlannedLayers> plan;
-    if (!builder.decoder()) return plan;
-    for (const sharding::PlanRule& rule : sharding::plan_of_decoder(*builder.decoder(), ranks))
+    for (const sharding::PlanRule& rule : builder.plan(ranks))
       plan.push_back(sharding::planned_layers(rule));
     return plan;
   });

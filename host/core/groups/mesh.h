@@ -45,8 +45,8 @@ bool is_configured(const config::Config& config);
 // sizes do not multiply to that.
 Mesh mesh_of(const config::Config& config, int world_size, int rank);
 
-// What a dry run, which is one process, stands for: rank 0, and the ranks that divide a replica,
-// its layers or its sequences with it. data and shard are 1.
+// What a dry run, which is one process, stands for: rank 0, and the ranks that divide a model's
+// layers and experts or its sequences with it. data and shard are 1.
 Mesh within_replica(const Mesh& mesh);
 
 // "pipeline 2 x data 2"; only dimensions larger than 1; "1 rank" if there are none.

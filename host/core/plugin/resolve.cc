@@ -20,6 +20,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "config/validate.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 #include "plugin/probe.h"
 
@@ -218,6 +219,41 @@ std::string resolve_auto(const config::BackendConfig& backend, MpiLaunch launch,
   return best_transport(backend, launch, on_host).name;
 }
 
+namespace {
+
+// Probes the bases of a loaded wrapper, and theirs, and adds them to *choice.
+void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, MpiLaunch launch,
+                  bool on_host, TransportChoice& choice) {
+  config::BackendConfig below = backend;
+  below.sha256.clear();  // the pin is the wrapper's
+  for (const WantedBase& wanted : wanted_bases(wrapper.table())) {
+    below.use = use_of(wanted, backend, wrapper.name());
+    PluginReport report;
+    if (below.use == "auto") {
+      report = best_transport(below, launch, on_host);
+      below.use = report.name;
+      choice.overrides.push_back(
+          fmt::format("backend.{}.{}=\"{}\"", wrapper.name(), wanted.option, below.use));
+    } else {
+      try {
+        report = usable(below.use, below);
+      } catch (const Error& error) {
+        throw about_base(error, wrapper.table(), wanted, below.use);
+      }
+    }
+    if (report.can(DB_CAP_NEEDS_BASE)) {
+      const Plugin base = Plugin::load(below);
+      check_base(wrapper.table(), wanted, base.table());
+      choose_bases(base, backend, launch, on_host, choice);
+      continue;
+    }
+    choice.transport += (choice.transport.empty() ? "" : " and ") + below.use;
+    choice.needs_mpi_launch |= report.can(DB_CAP_NEEDS_MPI_LAUNCH);
+  }
+}
+
+}  // namespace
+
 TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch launch,
                                  bool on_host) {
   TransportChoice choice;
@@ -230,39 +266,31 @@ TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch
   } else {
     report = usable(choice.use, backend);
   }
-  choice.transport = choice.use;
-  if (report.can(DB_CAP_NEEDS_BASE)) {
-    const std::string wrapper = report.name;
-    config::BackendConfig below = backend;
-    below.sha256.clear();  // the pin is the wrapper's
-    choice.transport = config::wrapper_base(backend, wrapper);
-    if (choice.transport == "auto") {
-      report = best_transport(below, launch, on_host);
-      choice.transport = report.name;
-      choice.overrides.push_back(fmt::format("backend.{}.base=\"{}\"", wrapper, choice.transport));
-    } else {
-      report = usable(choice.transport, below);
-    }
-    if (report.can(DB_CAP_NEEDS_BASE)) {
-      fail_config(fmt::format("backend.{}.base = \"{}\" needs a base itself; a base must be a "
-                              "transport",
-                              wrapper, choice.transport),
-                  fmt::format("backend.{}.base", wrapper),
-                  "name a transport; `coupler plugins` lists the backends and which need a base");
-    }
+  if (!report.can(DB_CAP_NEEDS_BASE)) {
+    choice.transport = choice.use;
+    choice.needs_mpi_launch = report.can(DB_CAP_NEEDS_MPI_LAUNCH);
+    return choice;
   }
-  choice.needs_mpi_launch = report.can(DB_CAP_NEEDS_MPI_LAUNCH);
+  config::BackendConfig found = backend;
+  found.use = choice.use;
+  choose_bases(Plugin::load(found), backend, launch, on_host, choice);
   return choice;
 }
 
 bool needs_mpi_launch(const config::BackendConfig& backend) {
   if (backend.use == "auto") return false;
   const Plugin plugin = Plugin::load(backend);
-  if (!plugin.can(DB_CAP_NEEDS_BASE)) return plugin.can(DB_CAP_NEEDS_MPI_LAUNCH);
-  config::BackendConfig below = backend;
-  below.sha256.clear();  // the pin is the wrapper's
-  below.use = config::wrapper_base(backend, plugin.name());
-  return below.use != "auto" && Plugin::load(below).can(DB_CAP_NEEDS_MPI_LAUNCH);
+  if (plugin.can(DB_CAP_NEEDS_MPI_LAUNCH)) return true;
+  const std::vector<WantedBase> bases = wanted_bases(plugin.table());
+  return std::any_of(bases.begin(), bases.end(), [&](const WantedBase& base) {
+    config::BackendConfig below = backend;
+    below.sha256.clear();  // the pin is the wrapper's
+    below.use = use_of(base, backend, plugin.name());
+    if (below.use == "auto") return false;
+    const Plugin loaded = Plugin::load(below);
+    check_base(plugin.table(), base, loaded.table());
+    return needs_mpi_launch(below);
+  });
 }
 
 }  // namespace coupler::plugin

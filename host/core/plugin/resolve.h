@@ -41,19 +41,18 @@ std::string find_plugin(const std::string& use, const config::BackendConfig& bac
 
 struct TransportChoice {
   std::string use;                     // backend.use with "auto" resolved
-  std::string transport;               // what moves the bytes: use, or the base of a wrapper
-  bool needs_mpi_launch = false;       // the transport's processes must be started by mpirun
+  std::string transport;               // what moves the bytes: use, or the bases: "one and another"
+  bool needs_mpi_launch = false;       // a transport's processes must be started by mpirun
   std::vector<std::string> overrides;  // "key=value", as for -o, for what was resolved
 };
 
-// Loads and probes the backend, and its base if it needs one, in child processes. Throws
-// Error(kPlugin) with the reason if either is unusable, Error(kConfig) if the base is not a
-// transport. launch: whether mpirun started, or could start, the processes. on_host: as in
-// resolve_auto.
+// Loads and probes the backend, and its bases if it needs any, in child processes. Throws
+// Error(kPlugin) with the reason if one is unusable, Error(kConfig) if it cannot be a base. launch:
+// whether mpirun started, or could start, the processes. on_host: as in resolve_auto.
 TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch launch,
                                  bool on_host = false);
 
-// Whether mpirun must start the processes of backend.use or, for a wrapper, of its base. Loads them
+// Whether mpirun must start the processes of backend.use or, for a wrapper, of a base. Loads them
 // into this process; false for "auto", which the launcher resolves. Throws what Plugin::load does.
 bool needs_mpi_launch(const config::BackendConfig& backend);
 

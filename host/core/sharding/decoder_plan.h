@@ -11,7 +11,8 @@
 
 namespace coupler::sharding {
 
-// The layers by their names, as checkpoints have them. Empty: the model has no such module.
+// The layers by their names, as checkpoints have them, by default LLaMA's. Empty: the model has no
+// such module.
 struct DecoderLayers {
   std::string base = "model", layers = "layers";  // what holds the blocks, and their list
   std::string embedding = "embed_tokens", head = "lm_head";
@@ -20,8 +21,11 @@ struct DecoderLayers {
   std::string fused = {};      // one weight for queries, keys and values, instead of three
   bool fused_by_head = false;  // its outputs are those of the first head, then of the second, …
   std::string query_norm = {}, key_norm = {};  // of each head
-  std::string gate = {}, up = {}, down = {};
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
 
+// What a division must keep together, or share out evenly.
+struct DecoderSizes {
   int64_t vocabulary = 0, head_size = 0, key_heads = 0;
 };
 
@@ -33,7 +37,8 @@ struct PlanRule {
 
 // For groups of this many ranks. The vocabulary is divided only if it divides: 50,257 tokens do
 // not.
-std::vector<PlanRule> plan_of_decoder(const DecoderLayers& decoder, int ranks);
+std::vector<PlanRule> plan_of_decoder(const DecoderLayers& layers, const DecoderSizes& sizes,
+                                      int ranks);
 
 // A model's own rule as a line; prefix: the path of the module that has it. Throws Error(kConfig)
 // for an unknown style.

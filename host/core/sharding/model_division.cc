@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <deque>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
@@ -43,10 +45,21 @@ ParameterDivision division_of(const PlannedModel::Parameter& parameter, int64_t 
           .elements = Division::along(size, inner, blocks, ranks, rank)};
 }
 
+// How A or B of a LoRA product is divided if its layer is: B as the layer's outputs, A as its
+// inputs. What is left whole sees what the layer sees.
+LayerStyle style_of_adapter(const LayerStyle& layer, bool is_a) {
+  const bool inputs =
+      layer.style == TensorStyle::kRowwise || layer.style == TensorStyle::kRowwiseSplit;
+  const bool as_layer = layer.style == TensorStyle::kReplicate ||
+                        layer.style == TensorStyle::kSumGradients || inputs == is_a;
+  return as_layer ? layer : LayerStyle{TensorStyle::kSequence};
+}
+
 class ModelDivider {
  public:
-  ModelDivider(const PlannedModel& model, const TensorPlans& plans, int ranks, int rank)
-      : model_(model), plans_(plans), ranks_(ranks), rank_(rank) {
+  ModelDivider(const PlannedModel& model, const TensorPlans& plans, int ranks, int rank,
+               bool sequence)
+      : model_(model), plans_(plans), ranks_(ranks), rank_(rank), sequence_(sequence) {
     for (size_t i = 0; i < model.parameters.size(); ++i) by_name_[model.parameters[i].name] = i;
     for (const auto& [alias, name] : model.aliases) {
       const auto found = by_name_.find(name);
@@ -57,16 +70,31 @@ class ModelDivider {
   ModelDivision run() {
     choose();
     require_whole_ties();
+    for (const size_t index : summed_) {
+      const auto weight = result_.weights.find(index);
+      const bool lookup = weight != result_.weights.end() && !weight->second.lookup_name.empty();
+      if (lookup) refuse_two_ways(index, fmt::format("'{}'", weight->second.lookup_name));
+    }
+    result_.summed.assign(summed_.begin(), summed_.end());
     return std::move(result_);
   }
 
  private:
   void choose();
+  void choose_adapters(const std::vector<std::string>& modules,
+                       std::vector<const PlannedLayers*>& chosen);
   void choose_layer(const PlannedModel::Module& module, const PlannedLayers& line);
   void choose_embedding(const std::string& module, const PlannedLayers& line);
   void choose_linear(const PlannedModel::Module& module, const PlannedLayers& line);
+  void require_named(const std::vector<std::string>& modules,
+                     const std::vector<const PlannedLayers*>& chosen) const;
   void sum_gradients_of(const std::string& module);
+  void sum_gradient_of(size_t index) {
+    if (model_.parameters[index].trains) summed_.insert(index);
+  }
   void divide_parameter(size_t index, int64_t dim, const PlannedLayers& line);
+  WeightUse& use_of(size_t index, bool divided, const PlannedLayers& line);
+  [[noreturn]] void refuse_two_ways(size_t index, const std::string& line) const;
   void require_whole_ties() const;
 
   std::optional<size_t> find(const std::string& name) const {
@@ -81,7 +109,10 @@ class ModelDivider {
   const PlannedModel& model_;
   const TensorPlans& plans_;
   const int ranks_, rank_;
+  const bool sequence_;
   std::map<std::string, size_t> by_name_, aliases_;  // indices of parameters
+  std::deque<PlannedLayers> adapters_;               // lines for A and B of LoRA
+  std::set<size_t> summed_;
   ModelDivision result_;
 };
 
@@ -95,20 +126,65 @@ void ModelDivider::choose() {
       if (chosen[m] == nullptr) chosen[m] = lines[m];
     }
   }
+  choose_adapters(names, chosen);
+  if (sequence_) require_named(names, chosen);
   for (size_t m = 0; m < chosen.size(); ++m) {
     if (chosen[m] != nullptr) choose_layer(model_.modules[m], *chosen[m]);
   }
 }
 
+// The products of LoRA follow their layers.
+void ModelDivider::choose_adapters(const std::vector<std::string>& modules,
+                                   std::vector<const PlannedLayers*>& chosen) {
+  std::map<std::string, const PlannedLayers*> lines;
+  for (size_t m = 0; m < modules.size(); ++m) lines[modules[m]] = chosen[m];
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const size_t dot = modules[m].rfind('.');
+    if (dot == std::string::npos || chosen[m] != nullptr) continue;
+    const std::string_view name = std::string_view(modules[m]).substr(dot + 1);
+    const auto layer = lines.find(modules[m].substr(0, dot));
+    if ((name != "lora_A" && name != "lora_B") || layer == lines.end() || layer->second == nullptr)
+      continue;
+    adapters_.push_back({.pattern = modules[m],
+                         .style = style_of_adapter(layer->second->style, name == "lora_A"),
+                         .text = layer->second->text});
+    chosen[m] = &adapters_.back();
+  }
+}
+
+void ModelDivider::require_named(const std::vector<std::string>& modules,
+                                 const std::vector<const PlannedLayers*>& chosen) const {
+  std::set<std::string> named;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    if (chosen[m] != nullptr) named.insert(modules[m]);
+  }
+  const auto check = [&](const std::string& name, size_t index) {
+    const size_t dot = name.rfind('.');
+    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+    if (!model_.parameters[index].trains || named.count(module) != 0) return;
+    fail_config(fmt::format("the sequence is divided over {} ranks, but no line of the tensor plan "
+                            "says whether '{}' sees a part of it: it has the parameter '{}'",
+                            ranks_, module, name),
+                "parallel.sequence",
+                fmt::format("add a line for '{}': sequence for norms and others between divided "
+                            "layers, replicate if it sees whole sequences, or set it to false",
+                            module));
+  };
+  for (const auto& [name, index] : by_name_) check(name, index);
+  for (const auto& [name, index] : aliases_) check(name, index);
+}
+
 void ModelDivider::choose_layer(const PlannedModel::Module& module, const PlannedLayers& line) {
   const TensorStyle style = line.style.style;
-  if (style == TensorStyle::kReplicate) return;
+  const bool by_sequence = style == TensorStyle::kSequence || style == TensorStyle::kGatherSequence;
+  if (style == TensorStyle::kReplicate || (by_sequence && !sequence_)) return;
   if (style == TensorStyle::kSumGradients) return sum_gradients_of(module.name);
   const bool embedding = plain_class(module.type).ends_with("Embedding");
-  if (embedding && style != TensorStyle::kVocab) {
+  if (style == TensorStyle::kSequence && !embedding) return sum_gradients_of(module.name);
+  if (embedding && style != TensorStyle::kVocab && style != TensorStyle::kSequence) {
     fail_config(fmt::format("'{}' is a {}, but {} is for linear layers", module.name, module.type,
                             line.text),
-                "parallel.tensor_plan", "give it the style vocab");
+                "parallel.tensor_plan", "give it the style vocab, or sequence");
   }
   if (embedding) return choose_embedding(module.name, line);
   choose_linear(module, line);
@@ -123,20 +199,16 @@ size_t ModelDivider::matrix_of(const std::string& module, const PlannedLayers& l
                     module, line.text),
         "parallel.tensor_plan",
         "name layers such as torch::nn::Linear and Embedding, not modules that contain them; "
-        "quantized and adapted (LoRA) layers cannot be divided");
-  }
-  if (find(module + ".lora_A.weight") || find(module + ".lora_B.weight")) {
-    fail_config(
-        fmt::format("'{}' cannot be divided ({}): it has a LoRA adapter", module, line.text),
-        "parallel.tensor_plan", "leave it out of the plan, or remove the adapter");
+        "quantized layers cannot be divided");
   }
   return *index;
 }
 
 void ModelDivider::choose_embedding(const std::string& module, const PlannedLayers& line) {
   const size_t index = matrix_of(module, line);
-  divide_parameter(index, 0, line);
-  WeightUse& weight = result_.weights[index];
+  const bool divided = line.style.style == TensorStyle::kVocab;
+  if (divided) divide_parameter(index, 0, line);
+  WeightUse& weight = use_of(index, divided, line);
   weight.name = weight.lookup_name = module;
 }
 
@@ -145,37 +217,55 @@ void ModelDivider::choose_linear(const PlannedModel::Module& module, const Plann
   const TensorStyle style = line.style.style;
   const bool transposed = plain_class(module.type) == "Conv1D";
   const bool inputs = style == TensorStyle::kRowwise || style == TensorStyle::kRowwiseSplit;
-  if (style != TensorStyle::kShared) divide_parameter(index, inputs == transposed ? 0 : 1, line);
-  WeightUse& weight = result_.weights[index];
+  const bool divided = style != TensorStyle::kShared && style != TensorStyle::kGatherSequence;
+  if (divided) divide_parameter(index, inputs == transposed ? 0 : 1, line);
+  WeightUse& weight = use_of(index, divided, line);
   weight.name = weight.product_name = module.name;
   weight.transposed = transposed;
   weight.product = line.style;
   const bool divides_bias = style == TensorStyle::kColwise || style == TensorStyle::kVocab;
   const auto bias = find(module.name + ".bias");
   if (bias && divides_bias) divide_parameter(*bias, 0, line);
+  if (!sequence_) return;
+  // A rank adds the bias to its part of the sequence, or uses the results with its own heads.
+  const bool shared = style == TensorStyle::kShared;
+  if (shared) sum_gradient_of(index);
+  if (bias && (inputs || shared)) sum_gradient_of(*bias);
 }
 
 void ModelDivider::sum_gradients_of(const std::string& module) {
   const std::string prefix = module.empty() ? "" : module + ".";
-  for (const auto& [name, index] : by_name_) {
-    const bool direct =
-        name.starts_with(prefix) && name.find('.', prefix.size()) == std::string::npos;
-    if (direct && model_.parameters[index].trains) result_.summed.push_back(index);
+  for (const auto* names : {&by_name_, &aliases_}) {
+    for (const auto& [name, index] : *names) {
+      const bool direct =
+          name.starts_with(prefix) && name.find('.', prefix.size()) == std::string::npos;
+      if (direct) sum_gradient_of(index);
+    }
   }
+}
+
+// Layers that share a weight use the same part of it.
+WeightUse& ModelDivider::use_of(size_t index, bool divided, const PlannedLayers& line) {
+  const auto [place, is_new] = result_.weights.try_emplace(index);
+  if (!is_new && place->second.divided != divided) refuse_two_ways(index, line.text);
+  place->second.divided = divided;
+  return place->second;
+}
+
+void ModelDivider::refuse_two_ways(size_t index, const std::string& line) const {
+  fail_config(fmt::format("'{}' belongs to two layers, which the plan divides in different ways "
+                          "({})",
+                          model_.parameters[index].name, line),
+              "parallel.tensor_plan",
+              "a tied embedding and head are divided together: vocab, and colwise_gather or vocab; "
+              "or neither is: sequence, and gather_sequence");
 }
 
 void ModelDivider::divide_parameter(size_t index, int64_t dim, const PlannedLayers& line) {
   const PlannedModel::Parameter& parameter = model_.parameters[index];
   const ParameterDivision division = division_of(parameter, dim, line, ranks_, rank_);
   const auto [place, is_new] = result_.parameters.try_emplace(index, division);
-  if (!is_new && place->second.elements != division.elements) {
-    fail_config(fmt::format("'{}' belongs to two layers, which the plan divides in different ways "
-                            "({})",
-                            parameter.name, line.text),
-                "parallel.tensor_plan",
-                "a tied embedding and head are divided together: vocab, and colwise_gather or "
-                "vocab");
-  }
+  if (!is_new && place->second.elements != division.elements) refuse_two_ways(index, line.text);
 }
 
 // A layer that shares a divided weight must be in the plan, too.
@@ -202,9 +292,9 @@ void ModelDivider::require_whole_ties() const {
 
 }  // namespace
 
-ModelDivision divide_model(const PlannedModel& model, const TensorPlans& plans, int ranks,
-                           int rank) {
-  return ModelDivider(model, plans, ranks, rank).run();
+ModelDivision divide_model(const PlannedModel& model, const TensorPlans& plans, int ranks, int rank,
+                           bool sequence) {
+  return ModelDivider(model, plans, ranks, rank, sequence).run();
 }
 
 }  // namespace coupler::sharding

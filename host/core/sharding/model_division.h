@@ -52,6 +52,7 @@ struct WeightUse {
   std::string lookup_name;   // of the embedding; empty: none uses it
   std::string product_name;  // of the linear layer; likewise
   LayerStyle product;        // of that layer
+  bool divided = true;       // the weight; otherwise every rank has all of it
 };
 
 // By indices of parameters.
@@ -64,8 +65,11 @@ struct ModelDivision {
 using TensorPlans = std::vector<std::vector<PlannedLayers>>;
 
 // As rank `rank` of a group of `ranks`. plans: the first that names a module counts. Throws
-// Error(kConfig) naming module and line if a plan does not fit the model.
-ModelDivision divide_model(const PlannedModel& model, const TensorPlans& plans, int ranks,
-                           int rank);
+// Error(kConfig) naming module and line if a plan does not fit the model. sequence: whether the
+// group also divides the sequence between divided layers. A plan then has to name every module that
+// trains parameters of its own: nothing else says whether it sees a part of the sequence, in which
+// case its gradients are summed.
+ModelDivision divide_model(const PlannedModel& model, const TensorPlans& plans, int ranks, int rank,
+                           bool sequence = false);
 
 }  // namespace coupler::sharding

@@ -23,7 +23,7 @@ struct Word {
 };
 
 // Ours, then those of transformers' tp_plan for the same.
-constexpr std::array<Word, 8> kWords = {{
+constexpr std::array<Word, 10> kWords = {{
     {"colwise", {TensorStyle::kColwise}},
     {"colwise_gather", {TensorStyle::kColwiseGather}},
     {"rowwise", {TensorStyle::kRowwise}},
@@ -32,8 +32,10 @@ constexpr std::array<Word, 8> kWords = {{
     {"replicate", {TensorStyle::kReplicate}},
     {"sum_gradients", {TensorStyle::kSumGradients}},
     {"shared", {TensorStyle::kShared}},
+    {"sequence", {TensorStyle::kSequence}},
+    {"gather_sequence", {TensorStyle::kGatherSequence}},
 }};
-constexpr std::array<Word, 8> kOtherWords = {{
+constexpr std::array<Word, 9> kOtherWords = {{
     {"colwise_rep", {TensorStyle::kColwiseGather}},
     {"colwise_gather_output", {TensorStyle::kColwiseGather}},
     {"rowwise_rep", {TensorStyle::kRowwiseSplit}},
@@ -42,6 +44,7 @@ constexpr std::array<Word, 8> kOtherWords = {{
     {"packed_colwise", {TensorStyle::kColwise, /*blocks=*/2}},
     {"replicated_with_grad_allreduce", {TensorStyle::kSumGradients}},
     {"replicated", {TensorStyle::kReplicate}},
+    {"sequence_parallel", {TensorStyle::kSequence}},
 }};
 
 std::string known_words() {

@@ -20,6 +20,8 @@ enum class TensorStyle {
   kVocab,
   kSumGradients,
   kShared,
+  kSequence,  // as kReplicate unless the sequence is divided; likewise
+  kGatherSequence,
 };
 
 struct LayerStyle {

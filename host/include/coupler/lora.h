@@ -90,9 +90,9 @@ class LoraAdapter {
 
   // Writes adapter_config.json and adapter_model.safetensors, with PEFT's names, into a folder,
   // which is created if it is missing. The main process writes; with a prepared model every rank
-  // must call it, since a backend that shards gathers A and B. base: the base model's name, for
-  // readers. Existing files are replaced when the new ones are complete. Throws Error(kIo) on the
-  // main process.
+  // must call it, since a backend that shards, or a tensor group, gathers A and B. base: the base
+  // model's name, for readers. Existing files are replaced when the new ones are complete. Throws
+  // Error(kIo) on the main process.
   void save_pretrained(const std::string& folder, const std::string& base = "") const;
 
  private:

@@ -15,7 +15,8 @@ namespace coupler {
 
 namespace expert_parallel {
 struct Ranks;
-}
+struct Routing;
+}  // namespace expert_parallel
 
 // What an expert computes between its two matrices.
 enum class ExpertActivation {
@@ -84,7 +85,8 @@ class MixtureOfExpertsImpl : public torch::nn::Module {
   friend struct expert_parallel::Ranks;
 
   at::Tensor run_experts(const at::Tensor& rows, at::IntArrayRef rows_of_experts) const;
-  void note_balance(const at::Tensor& probabilities, const at::Tensor& chosen);
+  void note_balance(const at::Tensor& probabilities, const at::Tensor& chosen,
+                    const expert_parallel::Routing& routing);
 
   const MixtureOfExpertsOptions options_;
   std::shared_ptr<const expert_parallel::Ranks> ranks_;  // null until prepare

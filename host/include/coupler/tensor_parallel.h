@@ -12,9 +12,14 @@
 //   replicate       not divided (as modules that no line names)
 //   sum_gradients   not divided, but works on divided values: a norm of each head
 //   shared          not divided, but its results are used with divided ones: keys of one head
+//   sequence        with parallel.sequence, works on a part of the tokens: norms; else as replicate
+//   gather_sequence likewise, but takes a part of the tokens and makes all: an undivided head
 //
 // "colwise/3" divides each of three blocks of outputs: queries, keys and values in one weight. The
 // words of transformers' tp_plan for these are understood, too.
+//
+// With parallel.sequence, each rank has a part of the tokens between divided layers, of [batch,
+// tokens, features]: colwise layers gather them, rowwise layers and embeddings make parts.
 #pragma once
 
 #include <ATen/core/Reduction.h>
@@ -51,6 +56,22 @@ class TensorParallelLayers {
 // tensor group. For forward functions that reshape by a number of heads. Throws
 // Error(kInvalidArgument) if they do not divide. [any-thread]
 int64_t local_heads(int64_t heads);
+
+// How many ranks' parts the sequence between divided layers consists of: the size of the tensor
+// group with parallel.sequence, else 1. [any-thread]
+int sequence_ranks();
+
+// This rank's part of the tokens of x, which has the same values on every rank of the tensor group:
+// for what goes between divided layers and is not the result of one. Backward gathers the gradients
+// of all tokens. Without parallel.sequence: x. dim: of the tokens; -1 is the last. Throws
+// Error(kInvalidArgument) if they do not divide, Error(kUsage) if no model was divided before.
+// Collective in backward.
+at::Tensor sequence_part(const at::Tensor& x, int64_t dim = 1);
+
+// The tokens of every rank's part, for what all ranks then compute alike: backward takes the
+// gradients of this rank's tokens. Without parallel.sequence: part. Throws as sequence_part does.
+// Collective.
+at::Tensor whole_sequence(const at::Tensor& part, int64_t dim = 1);
 
 // For parallel_cross_entropy, as torch::nn::CrossEntropyLoss has them.
 struct ParallelCrossEntropyOptions {

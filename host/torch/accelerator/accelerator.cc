@@ -201,7 +201,8 @@ Accelerator::Impl::Impl(config::Config loaded)
            {"[parallel]", groups::is_configured(config) ? groups::describe(mesh) : "not set"}}});
   require_possible(mesh, *comm);
   groups = std::make_unique<groups::Groups>(mesh, comm);
-  sample_comm = groups->get(groups::kSamples);
+  // A dry run has samples of its own, as each rank that they differ on would.
+  sample_comm = dry_run != nullptr ? comm : groups->get(groups::kSamples);
   mean_comm = groups->get(groups::kGradients);
   if (groups::is_configured(config) && dry_run == nullptr) log_mesh(mesh, process);
   if (autocast_type == at::kHalf)
@@ -248,11 +249,13 @@ strategy::Strategy& Accelerator::Impl::strategy_of(const detail::ModelRef& model
 namespace {
 
 Accelerator* accelerator_now = nullptr;
+const config::Config* config_now = nullptr;
 comm::Communicator* communicator_now = nullptr;
 const std::shared_ptr<comm::Communicator>* tensor_group_now = nullptr;
 
 }  // namespace
 
+const config::Config* current_config() { return config_now; }
 Accelerator* current_accelerator() { return accelerator_now; }
 comm::Communicator* current_communicator() { return communicator_now; }
 std::shared_ptr<comm::Communicator> current_tensor_group() {
@@ -274,6 +277,7 @@ void Accelerator::start(config::Config config) {
   const rendezvous::ProcessInfo& process = impl_->process;
   set_place({process.rank, process.world_size, process.local_rank, process.local_world_size});
   accelerator_now = this;
+  config_now = &impl_->config;
   communicator_now = impl_->mean_comm->size() > 1 ? impl_->mean_comm.get() : nullptr;
   tensor_group_now = &impl_->tensor_comm;
 }
@@ -284,6 +288,7 @@ Accelerator::~Accelerator() {
     impl_->tracking.warn_if_unused(impl_->config.training, impl_->process.rank);
   }
   accelerator_now = nullptr;
+  config_now = nullptr;
   communicator_now = nullptr;
   tensor_group_now = nullptr;
 }

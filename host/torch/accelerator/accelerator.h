@@ -132,6 +132,8 @@ class Accelerator::Impl {
   std::unique_ptr<Checkpoints> checkpoints;                // last: its thread uses the rest
 };
 
+// Of the latest Accelerator if a program has several; null: none.
+const config::Config* current_config();
 // The latest Accelerator if a program has several; null: none.
 Accelerator* current_accelerator();
 // For modules that combine their samples' statistics in forward and backward; null: no Accelerator,

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "accelerator/accelerator.h"
+#include "dry_run/dry_run.h"
 #include "expert_parallel/divide_experts.h"
 
 namespace coupler {
@@ -18,6 +19,7 @@ void Accelerator::Impl::divide_experts(strategy::Model& model,
   };
   const auto of_layers = std::make_shared<expert_parallel::Ranks>();
   if (mean_comm->size() > 1) of_layers->samples = mean_comm;
+  of_layers->made_up = dry_run != nullptr;
   if (ranks > 1) {
     if (layers.empty()) {
       refuse(fmt::format("prepare cannot divide the model '{}', which has no "
@@ -29,19 +31,20 @@ void Accelerator::Impl::divide_experts(strategy::Model& model,
       refuse(fmt::format("the backend '{}' shards models itself, experts included", plugin.name()),
              "set it to 1, or use a backend that does not shard");
     }
-    if (dry_run != nullptr) {
-      refuse("COUPLER_ESTIMATE is set, and the memory of divided experts is not estimated",
-             "estimate with parallel.expert = 1");
-    }
     if (expert_comm == nullptr) {
       expert_comm = groups->make(groups::kExpert, "experts");
-      expert_gradient_comm =
-          groups->make(groups::kGradients & ~groups::kExpert, "gradients of experts");
+      // A dry run averages no gradients: the simulation does, as the job's strategy would.
+      if (dry_run == nullptr)
+        expert_gradient_comm =
+            groups->make(groups::kGradients & ~groups::kExpert, "gradients of experts");
     }
     of_layers->experts = expert_comm;
     expert_parallel::divide(model, layers, expert_comm, expert_gradient_comm);
   }
-  for (MixtureOfExpertsImpl* const layer : layers) expert_parallel::Ranks::give(*layer, of_layers);
+  for (MixtureOfExpertsImpl* const layer : layers) {
+    if (dry_run != nullptr) dry_run->add_experts(layer->options().experts);
+    expert_parallel::Ranks::give(*layer, of_layers);
+  }
 }
 
 }  // namespace coupler

@@ -21,6 +21,7 @@
 #include "precision/precision.h"
 #include "strategy/gradient_hooks.h"
 #include "tensors/replaced_attention.h"
+#include "tensors/replaced_dropout.h"
 
 namespace coupler::activations {
 
@@ -89,6 +90,7 @@ struct SavedPart : torch::CustomClassHolder {
   const activations::RandomState random;
   AutocastSettings autocast = precision::autocast_now();
   const std::shared_ptr<tensors::AttentionReplacement> attention = tensors::replaced_attention();
+  const std::shared_ptr<const tensors::PartOfTokens> tokens = tensors::part_of_tokens();
   std::vector<bool> wants_gradient;  // of the inputs
   std::vector<Form> outputs;
   std::shared_ptr<activations::OffloadedTensors> offloaded;  // null: none
@@ -159,6 +161,7 @@ variable_list gradients_of(const SavedPart& part, const variable_list& saved,
     part.random.restore();
     const AutocastScope autocast(part.autocast);
     const tensors::AttentionScope attention(part.attention);
+    const tensors::PartOfTokensScope tokens(part.tokens);
     const at::AutoGradMode recording(true);
     outputs = part.compute(inputs);
   }

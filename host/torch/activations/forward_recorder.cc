@@ -18,6 +18,7 @@
 #include "residency/autograd_node.h"
 #include "tensors/autocast_state.h"
 #include "tensors/replaced_attention.h"
+#include "tensors/replaced_dropout.h"
 
 namespace coupler::activations {
 namespace {
@@ -209,8 +210,9 @@ void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValu
   const std::shared_ptr<ForwardSegment> segment = open_;
   if (segment == nullptr || segment->in_call()) return op.callBoxed(stack);
   segment->begin_call(op, arguments);
-  // What replaces attention is part of the call, also when that runs again.
-  const tensors::ReplacedAttentionAgain replaced(op);
+  // What replaces attention or dropout is part of the call, also when that runs again.
+  const tensors::ReplacedAttentionAgain attention(op);
+  const tensors::ReplacedDropoutAgain dropout(op);
   const auto results_from = stack.size() - arguments.size();
   try {
     op.callBoxed(stack);

@@ -53,7 +53,8 @@ bool is_repeatable(const c10::OperatorHandle& op, const ForwardSegment::Stack& a
 ForwardSegment::ForwardSegment(std::string unit)
     : unit_(std::move(unit)),
       autocast_(precision::autocast_now()),
-      attention_(tensors::replaced_attention()) {}
+      attention_(tensors::replaced_attention()),
+      tokens_(tensors::part_of_tokens()) {}
 
 std::optional<ForwardSegment::Made> ForwardSegment::made_of(const at::Tensor& tensor) const {
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
@@ -234,6 +235,7 @@ void ForwardSegment::recompute() {
   random_.restore();
   const AutocastScope autocast(autocast_);
   const tensors::AttentionScope attention(attention_);
+  const tensors::PartOfTokensScope tokens(tokens_);
   std::vector<Stack> results(calls_.size());
   for (size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];

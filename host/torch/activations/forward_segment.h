@@ -20,6 +20,7 @@
 #include "activations/activation_offload.h"
 #include "empty_weights/recording.h"
 #include "tensors/replaced_attention.h"
+#include "tensors/replaced_dropout.h"
 
 namespace coupler::activations {
 
@@ -107,6 +108,7 @@ class ForwardSegment {
   const RandomState random_;
   const AutocastSettings autocast_;
   const std::shared_ptr<tensors::AttentionReplacement> attention_;
+  const std::shared_ptr<const tensors::PartOfTokens> tokens_;
   std::vector<Call> calls_;
   std::vector<Saved> saved_;
   std::shared_ptr<OffloadedTensors> offloaded_;  // null: none

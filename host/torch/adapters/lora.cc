@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "residency/intercept.h"
+#include "tensor_parallel/divided_parameter.h"
 
 namespace coupler {
 
@@ -245,8 +246,8 @@ void LoraAdapter::save_pretrained(const std::string& folder, const std::string& 
                    .hint = "save the whole model with accelerator.save_model"});
     }
     // Gathers them from their owners, on every rank in the same order.
-    files.layers[layer.target.name] = {layer.a->weight.detach().cpu().clone(),
-                                       layer.b->weight.detach().cpu().clone()};
+    files.layers[layer.target.name] = {tensor_parallel::whole_value(layer.a->weight).cpu(),
+                                       tensor_parallel::whole_value(layer.b->weight).cpu()};
     if (!layer.used->load()) unused.push_back(layer.target.name);
   }
   if (!PartialState().is_main_process()) return;

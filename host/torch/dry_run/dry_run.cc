@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <utility>
 
 #include "base/process.h"
@@ -71,6 +72,10 @@ void DryRun::set_configuration(const std::string& mixed_precision,
                                const std::vector<std::string>& activation_checkpointing) {
   log_.mixed_precision = mixed_precision;
   log_.activation_checkpointing = activation_checkpointing;
+}
+
+void DryRun::add_experts(int64_t experts) {
+  log_.experts = std::gcd(log_.experts, static_cast<uint64_t>(experts));
 }
 
 void DryRun::make_fake(const strategy::Model& model) {

@@ -31,6 +31,8 @@ class DryRun final : public FakeObserver, public strategy::GradientListener {
                          const std::vector<std::string>& activation_checkpointing);
   // The job's, of which this process stands for rank 0.
   void set_mesh(const Mesh& mesh) { log_.mesh = mesh.sizes(); }
+  // Call for each mixture of experts, with the number of them.
+  void add_experts(int64_t experts);
   // Call before layers are divided: makes the parameters fake.
   void make_fake(const strategy::Model& model);
   // Call with the same model before a strategy takes it.

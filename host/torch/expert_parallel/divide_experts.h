@@ -15,8 +15,9 @@ namespace coupler::expert_parallel {
 
 // The ranks that a mixture of experts works with.
 struct Ranks {
-  Group experts;  // that have its experts; null: this one has all
-  Group samples;  // that have other tokens; null: none
+  Group experts;         // that have its experts; null: this one has all
+  Group samples;         // that have other tokens; null: none
+  bool made_up = false;  // the others, in a dry run: what they choose is assumed
   static void give(MixtureOfExpertsImpl& layer, std::shared_ptr<const Ranks> ranks) {
     layer.ranks_ = std::move(ranks);
   }

@@ -94,6 +94,7 @@ at::Tensor MixtureOfExpertsImpl::forward(const at::Tensor& x) {
   }
   const at::Tensor tokens = x.reshape({-1, options_.features});
   at::Tensor weights, chosen;  // [tokens, top_k]
+  expert_parallel::Routing routing;
   {
     const auto plain = tensors::outside_autocast();
     const at::ScalarType type = router_type(x);
@@ -101,15 +102,17 @@ at::Tensor MixtureOfExpertsImpl::forward(const at::Tensor& x) {
         at::linear(tokens.to(type), router->weight.to(type)).softmax(-1);
     std::tie(weights, chosen) = probabilities.topk(options_.top_k, -1);
     if (options_.normalize_weights) weights = weights / weights.sum(-1, /*keepdim=*/true);
-    note_balance(probabilities, chosen);
+    routing = ranks_ != nullptr && ranks_->made_up
+                  ? expert_parallel::assume_balance(chosen, options_.experts)
+                  : expert_parallel::route(chosen, options_.experts,
+                                           capacity_of(options_, tokens.size(0)));
+    note_balance(probabilities, chosen, routing);
   }
-  const auto routing =
-      expert_parallel::route(chosen, options_.experts, capacity_of(options_, tokens.size(0)));
   dropped_choices_ = routing.dropped;
   const at::Tensor token_of = routing.choices.div(options_.top_k, "floor");
   at::Tensor rows = as_products_need(tokens.index_select(0, token_of));
   if (const auto* group = ranks_ == nullptr ? nullptr : &ranks_->experts; group && *group) {
-    const auto arrivals = expert_parallel::arrivals_of(routing.rows, *group, rows);
+    const auto arrivals = expert_parallel::arrivals_of(routing, *group, rows);
     rows = expert_parallel::exchange_rows(rows, arrivals.sent, arrivals.received, *group);
     rows = run_experts(rows.index_select(0, arrivals.by_expert), arrivals.rows);
     rows = expert_parallel::exchange_rows(rows.index_select(0, arrivals.by_rank), arrivals.received,
@@ -164,8 +167,10 @@ at::Tensor MixtureOfExpertsImpl::run_experts(const at::Tensor& rows,
   return at::cat(results);
 }
 
-void MixtureOfExpertsImpl::note_balance(const at::Tensor& probabilities, const at::Tensor& chosen) {
-  at::Tensor counts = at::bincount(chosen.flatten(), {}, options_.experts);
+void MixtureOfExpertsImpl::note_balance(const at::Tensor& probabilities, const at::Tensor& chosen,
+                                        const expert_parallel::Routing& routing) {
+  at::Tensor counts = routing.assumed ? at::tensor(routing.rows, at::kLong)
+                                      : at::bincount(chosen.flatten(), {}, options_.experts);
   if (is_training() && ranks_ != nullptr && ranks_->samples != nullptr)
     ranks_->samples->run(tensors::all_reduce_op(counts, DB_SUM));
   expert_tokens_ = counts;

@@ -73,11 +73,23 @@ Routing route(const at::Tensor& chosen, int64_t experts, int64_t capacity) {
           .dropped = expert_of.numel() - choices.numel()};
 }
 
-Arrivals arrivals_of(const std::vector<int64_t>& rows, const Group& group, const at::Tensor& like) {
+Routing assume_balance(const at::Tensor& chosen, int64_t experts) {
+  const int64_t choices = chosen.numel();
+  Routing routing{.choices = at::argsort(chosen.flatten(), /*stable=*/true, 0), .assumed = true};
+  for (int64_t e = 0; e < experts; ++e)
+    routing.rows.push_back(choices / experts + (e < choices % experts ? 1 : 0));
+  return routing;
+}
+
+Arrivals arrivals_of(const Routing& routing, const Group& group, const at::Tensor& like) {
   const int64_t ranks = group->size();
-  const at::Tensor mine = at::tensor(rows, at::kLong).view({ranks, -1});
+  const at::Tensor mine = at::tensor(routing.rows, at::kLong).view({ranks, -1});
   at::Tensor theirs = at::empty_like(mine);  // [ranks, own experts]
-  group->run(tensors::all_to_all_op(mine, theirs));
+  if (routing.assumed) {
+    theirs.copy_(mine[group->rank()].expand_as(theirs));
+  } else {
+    group->run(tensors::all_to_all_op(mine, theirs));
+  }
   const int64_t own = theirs.size(1);
   const at::Tensor expert_of =
       at::arange(own, at::kLong).repeat({ranks}).repeat_interleave(theirs.flatten());

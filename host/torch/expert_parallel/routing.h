@@ -19,11 +19,16 @@ struct Routing {
   at::Tensor choices;         // [taken] of int64: token * top_k + k
   std::vector<int64_t> rows;  // how many each expert takes
   int64_t dropped = 0;        // choices of full experts
+  // Whether rows are assumed, here and on the other ranks: tokens of a dry run have no values.
+  bool assumed = false;
 };
 
 // chosen: [tokens, top_k] of int64, the experts that each token chose. capacity: how many each
 // expert takes at most.
 Routing route(const at::Tensor& chosen, int64_t experts, int64_t capacity);
+// The same for tensors without values: every expert takes as many as the others, the first ones one
+// more if they do not divide, so that none is full.
+Routing assume_balance(const at::Tensor& chosen, int64_t experts);
 
 // Where the rows of this rank's experts come from.
 struct Arrivals {
@@ -33,9 +38,9 @@ struct Arrivals {
   std::vector<int64_t> rows;            // how many each of this rank's experts gets
 };
 
-// rows: how many rows this rank has for each expert of all; a rank has as many experts as others,
-// in order. like: of the device on which the orders are used. Collective.
-Arrivals arrivals_of(const std::vector<int64_t>& rows, const Group& group, const at::Tensor& like);
+// routing: of the tokens of this rank; a rank has as many experts as others, in order. like: of the
+// device on which the orders are used. Collective.
+Arrivals arrivals_of(const Routing& routing, const Group& group, const at::Tensor& like);
 
 // The first sent[0] rows to rank 0, the next to rank 1, …; received[r] rows come from rank r. The
 // gradient takes the way back.

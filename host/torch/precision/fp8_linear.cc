@@ -99,12 +99,17 @@ bool is_wide(const at::Tensor& tensor) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-// A hook of a parameter (LoRA) must see the product, so such a layer computes in bf16.
-bool fp8_can_compute(const at::Tensor& input, const at::Tensor& weight) {
+bool fp8_fits(const at::Tensor& input, const at::Tensor& weight) {
   return is_wide(input) && is_wide(weight) && input.numel() > 0 && input.dim() > 0 &&
          weight.dim() == 2 && input.size(-1) == weight.size(1) && weight.numel() > 0 &&
          weight.size(0) % kFp8Alignment == 0 && weight.size(1) % kFp8Alignment == 0 &&
-         input.device() == weight.device() && !residency::has_hooks(weight);
+         input.device() == weight.device();
+}
+
+// A hook of a parameter must see the product: it asks for tensors::fp8_product itself, as that of
+// divided layers does, or the layer computes in bf16 (LoRA).
+bool fp8_can_compute(const at::Tensor& input, const at::Tensor& weight) {
+  return fp8_fits(input, weight) && !residency::has_hooks(weight);
 }
 
 // For a layer that fits. Its operations must dispatch below the key.
@@ -116,6 +121,17 @@ at::Tensor multiply(const at::Tensor& input, const at::Tensor& weight,
   sizes.back() = weight.size(0);
   return Fp8Linear::apply(rows, weight, bias, *tensors::fp8_linear()).view(sizes);
 }
+
+std::optional<at::Tensor> product_for_hooks(const at::Tensor& input, const at::Tensor& weight,
+                                            const at::Tensor& bias) {
+  const c10::impl::ExcludeDispatchKeyGuard below(tensors::kReplacedOpsKey);
+  if (!fp8_fits(input, weight)) return std::nullopt;
+  return multiply(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+}
+[[maybe_unused]] const bool kHooksKnowIt = [] {
+  tensors::set_fp8_product(&product_for_hooks);
+  return true;
+}();
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {

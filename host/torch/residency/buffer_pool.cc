@@ -13,6 +13,7 @@
 
 #include "base/units.h"
 #include "device/device_memory.h"
+#include "residency/peer_memory.h"
 
 namespace coupler::residency {
 
@@ -92,6 +93,7 @@ void ReleaseMemory::operator()(void* memory) const {
     device::hold_for_stream(on_device);
     return;
   }
+  if (of_peers != nullptr) return;
   from == PoolMemory::kHeap ? std::free(block) : void(::munmap(memory, bytes));
   if (counted) MemoryBudget::of_process().give_back(MemoryPart::kBuffers, bytes);
 }
@@ -102,6 +104,10 @@ BufferPool::Block BufferPool::make(size_t bytes) const {
     c10::DataPtr data = c10::GetAllocator(device_.type())->allocate(std::max<size_t>(bytes, 1));
     void* const memory = data.get();
     return {{memory, ReleaseMemory{from_, bytes, false, nullptr, std::move(data)}}, bytes};
+  }
+  if (from_ == PoolMemory::kHeap) {
+    if (std::shared_ptr<void> memory = peer_memory(comm_.get(), bytes))
+      return {{memory.get(), ReleaseMemory{from_, bytes, false, nullptr, {}, memory}}, bytes};
   }
   const size_t size =
       (std::max<size_t>(bytes, 1) + kPoolAlignment - 1) / kPoolAlignment * kPoolAlignment;

@@ -14,8 +14,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "residency/free_list.h"
+
+namespace coupler::comm {
+class Communicator;
+}
 
 namespace coupler::residency {
 
@@ -73,6 +78,7 @@ struct ReleaseMemory {
   bool counted = false;   // by the memory limit
   void* block = nullptr;  // the heap block that contains the aligned memory
   c10::DataPtr on_device;
+  std::shared_ptr<void> of_peers = nullptr;  // reached by other ranks; null: it is not
   void operator()(void* memory) const;
 };
 
@@ -107,6 +113,10 @@ class BufferPool {
   explicit BufferPool(c10::Device device)
       : from_(device.is_cpu() ? PoolMemory::kHeap : PoolMemory::kDevice), device_(device) {}
 
+  // From now on, memory of the heap is such that the peers of `comm` reach it, if its backend has
+  // any. Call it before take().
+  void use_memory_of(std::shared_ptr<comm::Communicator> comm) { comm_ = std::move(comm); }
+
   // Returns at least `bytes` bytes, contents unspecified. Throws std::bad_alloc if none are left.
   Buffer take(size_t bytes);
 
@@ -121,6 +131,7 @@ class BufferPool {
 
   const PoolMemory from_;
   const c10::Device device_ = c10::kCPU;
+  std::shared_ptr<comm::Communicator> comm_;  // null: none
   mutable std::mutex mutex_;
   FreeList<Block> free_;
 };

@@ -108,9 +108,10 @@ DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> 
     buffers.push_back(buffer);
   }
   const bool offloads = optimizer_memory_ != nullptr;
-  flat() = FlatParameters(
-      trainable, several && communication.local_sgd_steps == 0, model().device,
-      offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit, averaging);
+  flat() =
+      FlatParameters(trainable, several && communication.local_sgd_steps == 0, model().device,
+                     offloads ? memory.offload_optimizer_sub_group_size : FlatParameters::kNoLimit,
+                     averaging, comm_);
   for (FlatGroup& group : flat().groups()) group.state_memory = optimizer_memory_.get();
   local_ = std::make_shared<LocalGradients>(flat());
   describe({.text = "whole on every rank", .types = types_of(model())});

@@ -8,6 +8,7 @@
 
 #include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
+#include "residency/peer_memory.h"
 #include "sharding/flat_layout.h"
 
 namespace coupler::strategy {
@@ -38,7 +39,8 @@ std::vector<at::Tensor> padding_in(const std::vector<FlatSlot>& slots, size_t fi
 
 FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                                bool flat_gradients, c10::Device device, int64_t most_elements,
-                               const std::vector<std::shared_ptr<comm::Communicator>>& averaging) {
+                               const std::vector<std::shared_ptr<comm::Communicator>>& averaging,
+                               const std::shared_ptr<comm::Communicator>& comm) {
   const at::NoGradGuard no_grad;
   const auto averaging_of = [&](size_t i) { return averaging.empty() ? nullptr : averaging[i]; };
   std::vector<sharding::FlatParameter> sizes;
@@ -55,9 +57,12 @@ FlatParameters::FlatParameters(const std::vector<std::pair<std::string, at::Tens
     const auto options = at::TensorOptions(type).device(device);
     FlatGroup group;
     group.averaging = averaging_of(layout.parameters.front());
-    group.parameters = at::zeros({layout.numel}, options);
+    comm::Communicator* const ranks =
+        group.averaging != nullptr ? group.averaging.get() : comm.get();
+    group.parameters =
+        residency::zeros_to_send(flat_gradients ? nullptr : ranks, layout.numel, options);
     if (flat_gradients) {
-      group.gradients = at::zeros({layout.numel + layout.flags}, options);
+      group.gradients = residency::zeros_to_send(ranks, layout.numel + layout.flags, options);
       if (layout.flags > 0) flags_ = group.gradients.narrow(0, layout.numel, layout.flags);
     }
     std::vector<FlatSlot> slots;

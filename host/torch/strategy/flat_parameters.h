@@ -50,10 +50,13 @@ class FlatParameters {
   // device, contiguous. With flat_gradients also makes the gradient buffer, with room for one flag
   // per slot after the last group (flags()). A group of two or more parameters has at most
   // most_elements. averaging: by parameter, FlatGroup::averaging of its group; empty: all null.
+  // comm: the ranks that average the others' gradients, or, without flat gradients, parameters;
+  // null: one process.
   FlatParameters(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                  bool flat_gradients, c10::Device device = c10::kCPU,
                  int64_t most_elements = kNoLimit,
-                 const std::vector<std::shared_ptr<comm::Communicator>>& averaging = {});
+                 const std::vector<std::shared_ptr<comm::Communicator>>& averaging = {},
+                 const std::shared_ptr<comm::Communicator>& comm = nullptr);
   // Empty, to be filled by add().
   FlatParameters() = default;
   // Adds a group whose memory the caller provides, with its slots in the order of their offsets.

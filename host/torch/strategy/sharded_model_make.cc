@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
+#include "residency/peer_memory.h"
 #include "strategy/gradient_compression.h"
 #include "strategy/shard_transfer.h"
 #include "strategy/shard_unit.h"
@@ -99,6 +100,7 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<comm::Co
   residency::check_intercept();
   comms_.world = std::move(comm);
   make_communicators();
+  if (!plan_.offload_parameters && !plan_.offload_optimizer) pool_.use_memory_of(comms_.group);
   make_offloaded_memory();
   places_.resize(this->model().parameters.size());
   std::vector<const sharding::ShardLayout*> layouts;
@@ -152,6 +154,8 @@ void ShardedModel::make_offloaded_memory() {
 // Shards of units that are not kept whole are stored contiguously, so that one kernel updates them.
 // Offloaded memory is separate for each unit.
 void ShardedModel::give_memory() {
+  using residency::zeros_to_send;
+  comm::Communicator *const gather = comms_.gather.get(), *const copies = comms_.copies.get();
   std::map<at::ScalarType, int64_t> totals;
   std::vector<int64_t> begins;
   for (const auto& unit : units_) {
@@ -164,8 +168,8 @@ void ShardedModel::give_memory() {
   std::map<at::ScalarType, at::Tensor> masters, gradients;
   for (const auto& [type, total] : totals) {
     const auto options = at::TensorOptions(type).device(model().device);
-    if (parameter_memory_ == nullptr) masters[type] = at::zeros({total}, options);
-    if (optimizer_memory_ == nullptr) gradients[type] = at::zeros({total}, options);
+    if (parameter_memory_ == nullptr) masters[type] = zeros_to_send(gather, total, options);
+    if (optimizer_memory_ == nullptr) gradients[type] = zeros_to_send(copies, total, options);
   }
   const auto place = [&](residency::OffloadedMemory* offloaded, const char* what,
                          const ShardUnit& unit, const std::map<at::ScalarType, at::Tensor>& memory,
@@ -180,17 +184,18 @@ void ShardedModel::give_memory() {
     ShardUnit& unit = *units_[i];
     const auto options = at::TensorOptions(unit.plan.type).device(unit.device);
     if (unit.plan.gradients == DB_GRADIENTS_WHOLE) {
-      unit.whole_gradient =
-          at::zeros({unit.layout.staging_numel}, options.dtype(unit.plan.reduce_type));
+      unit.whole_gradient = zeros_to_send(comms_.group.get(), unit.layout.staging_numel,
+                                          options.dtype(unit.plan.reduce_type));
     }
     if (unit.plan.keep == DB_KEEP_ALWAYS) {
-      unit.whole = at::zeros({unit.layout.numel}, options);
+      unit.whole = zeros_to_send(gather, unit.layout.numel, options);
       unit.master = own_range(unit, unit.whole);
       const bool same_type = unit.plan.reduce_type == unit.plan.type;
-      unit.gradient = unit.whole_gradient.defined() && same_type
-                          ? own_range(unit, unit.whole_gradient)
-                          : at::zeros({sharding::aligned_elements(unit.master.numel())}, options)
-                                .narrow(0, 0, unit.master.numel());
+      unit.gradient =
+          unit.whole_gradient.defined() && same_type
+              ? own_range(unit, unit.whole_gradient)
+              : zeros_to_send(copies, sharding::aligned_elements(unit.master.numel()), options)
+                    .narrow(0, 0, unit.master.numel());
     } else {
       unit.master = place(parameter_memory_.get(), "parameters", unit, masters, begins[i]);
       unit.gradient = place(optimizer_memory_.get(), "gradients", unit, gradients, begins[i]);
@@ -343,7 +348,8 @@ void ShardedModel::add_variables() {
     const ModelParameter& parameter = model().parameters[index];
     if (parameter.tensor.requires_grad()) trainable.emplace_back(parameter.name, parameter.tensor);
   }
-  replicated_ = FlatParameters(trainable, /*flat_gradients=*/true, model().device);
+  replicated_ = FlatParameters(trainable, /*flat_gradients=*/true, model().device,
+                               FlatParameters::kNoLimit, {}, comms_.world);
   replicated_taken_.resize(replicated_.slots().size());
   for (const size_t index : plan_.replicated) {
     const at::Tensor& parameter = model().parameters[index].tensor;

@@ -6,6 +6,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -33,11 +34,14 @@ sharding::PlannedModel as_planned(const strategy::Model& model) {
 
 class Divider {
  public:
-  Divider(strategy::Model& model, const Plans& plans, const Group& group)
+  Divider(strategy::Model& model, const Plans& plans, const Group& group,
+          std::optional<int64_t> sequence)
       : model_(model),
         plans_(plans),
         group_(group),
-        division_(sharding::divide_model(as_planned(model), plans, group->size(), group->rank())) {}
+        sequence_(sequence),
+        division_(sharding::divide_model(as_planned(model), plans, group->size(), group->rank(),
+                                         sequence.has_value())) {}
 
   void run() {
     compare();
@@ -55,11 +59,14 @@ class Divider {
   strategy::Model& model_;
   const Plans& plans_;
   const Group& group_;
+  const std::optional<int64_t> sequence_;
   const sharding::ModelDivision division_;
 };
 
 void Divider::compare() {
   comm::SharedSettings settings = strategy::shared_settings_of(model_);
+  settings.emplace_back("parallel.sequence",
+                        sequence_ ? fmt::format("of dimension {}", *sequence_) : "false");
   for (const std::vector<PlannedLayers>& plan : plans_) {
     for (const PlannedLayers& line : plan)
       settings.emplace_back(fmt::format("the tensor plan's line for '{}'", line.pattern),
@@ -112,7 +119,7 @@ void Divider::take_value(size_t parameter, const at::Tensor& whole) {
 void Divider::install_hooks() {
   for (const auto& [index, use] : division_.weights) {
     const at::Tensor& weight = model_.parameters[index].tensor;
-    const auto hook = std::make_shared<DividedLayer>(DividedWeight{use, weight}, group_);
+    const auto hook = std::make_shared<DividedLayer>(DividedWeight{use, weight, sequence_}, group_);
     residency::add_hook(weight, hook);
     model_.layer_hooks.push_back(hook);
   }
@@ -128,8 +135,9 @@ void Divider::install_hooks() {
 
 }  // namespace
 
-void divide(strategy::Model& model, const Plans& plans, const Group& group) {
-  Divider(model, plans, group).run();
+void divide(strategy::Model& model, const Plans& plans, const Group& group,
+            std::optional<int64_t> sequence) {
+  Divider(model, plans, group, sequence).run();
 }
 
 void run_scripts_as_written() { torch::jit::getProfilingMode() = false; }

@@ -3,6 +3,9 @@
 // One thread; collective over the group.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "sharding/model_division.h"
 #include "strategy/model.h"
 #include "tensor_parallel/exchange.h"
@@ -14,8 +17,10 @@ using Plans = sharding::TensorPlans;
 // plans: the first that names a module counts. Every rank gets the values of the group's rank 0.
 // Parameters on meta are materialized, one at a time. Throws Error(kConfig) naming module and line
 // if the plan does not fit the model, Error(kMismatch) if the ranks' models or plans differ; the
-// model is then unchanged.
-void divide(strategy::Model& model, const Plans& plans, const Group& group);
+// model is then unchanged. sequence: the dimension of [batch, tokens, features] along which the
+// group also divides what is between the layers; empty: none.
+void divide(strategy::Model& model, const Plans& plans, const Group& group,
+            std::optional<int64_t> sequence);
 
 // From now on, TorchScript runs functions as they are written. Its optimizing executor would
 // compute the gradients of several operations at once, without the exchange between them. For

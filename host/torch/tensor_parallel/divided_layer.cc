@@ -13,17 +13,26 @@
 #include <utility>
 
 #include "empty_weights/recording.h"
+#include "tensors/autocast_state.h"
 
 namespace coupler::tensor_parallel {
 namespace {
 
 using sharding::TensorStyle;
 
-// What autocast would make of a product's input: the gradients to be summed are then of that type.
-at::Tensor as_computed(const at::Tensor& x) {
+// What autocast would make of a product's input: what ranks exchange is then of that type.
+at::ScalarType computed_type(const at::Tensor& x) {
   const c10::DeviceType device = x.device().type();
-  if (!residency::is_autocast_on(device) || x.scalar_type() == at::kDouble) return x;
-  return x.to(at::autocast::get_autocast_dtype(device));
+  if (!residency::is_autocast_on(device) || x.scalar_type() == at::kDouble) return x.scalar_type();
+  return at::autocast::get_autocast_dtype(device);
+}
+
+at::IntArrayRef before_features(const at::Tensor& x) {
+  return x.sizes().slice(0, static_cast<size_t>(std::max<int64_t>(x.dim() - 1, 0)));
+}
+
+bool takes_part(TensorStyle style) {
+  return style == TensorStyle::kRowwise || style == TensorStyle::kRowwiseSplit;
 }
 
 // Operations that say nothing about the layer: they make copies and views, or move values.
@@ -64,8 +73,15 @@ bool DividedLayer::is_lookup(const c10::OperatorHandle& op, const torch::jit::St
 void DividedLayer::run_lookup(torch::jit::Stack& stack, const std::function<void()>& run) const {
   c10::IValue& indices = stack[stack.size() - 4];
   c10::IValue& padding = stack[stack.size() - 3];
-  const int64_t rows = weight_.weight.size(0), first = rows * group_->rank();
   const at::Tensor tokens = indices.toTensor();
+  std::optional<int64_t> divided;  // dimension of the result
+  if (weight_.sequence) divided = tokens_in(tokens.sizes(), weight_.lookup_name, /*divides=*/true);
+  if (!weight_.divided) {
+    run();
+    stack.back() = own_tokens(stack.back().toTensor(), divided.value(), group_);
+    return;
+  }
+  const int64_t rows = weight_.weight.size(0), first = rows * group_->rank();
   if (tokens.is_cpu() && tokens.numel() > 0) {
     const int64_t all = rows * group_->size(), most = tokens.max().item<int64_t>(),
                   least = tokens.min().item<int64_t>();
@@ -84,6 +100,10 @@ void DividedLayer::run_lookup(torch::jit::Stack& stack, const std::function<void
   padding = padding.toInt() >= 0 && padded >= 0 && padded < rows ? padded : int64_t{-1};
   run();
   const at::Tensor found = stack.back().toTensor().masked_fill(elsewhere.unsqueeze(-1), 0);
+  if (divided) {
+    stack.back() = own_tokens_of_sum(found, *divided, group_);
+    return;
+  }
   sum_values(found, group_);
   stack.back() = found;
 }
@@ -104,50 +124,103 @@ std::optional<residency::Product> DividedLayer::own_product(const c10::OperatorH
 void DividedLayer::run_product(const residency::Product& product, const c10::OperatorHandle& op,
                                torch::jit::Stack& stack, const std::function<void()>& run) {
   const TensorStyle style = weight_.product.style;
-  if (style == TensorStyle::kShared) {
+  const size_t begin = stack.size() - op.schema().arguments().size();
+  const bool addmm = op.schema().name() == "aten::addmm";
+  if (style != TensorStyle::kShared || weight_.sequence) {
+    const at::Tensor x = input_of(product.x);
+    require_width(x);
+    stack[begin + (addmm ? 1 : 0)] = x;
+  }
+  if (!weight_.divided) {
     run();
-    stack.back() = sum_gradient(stack.back().toTensor(), group_);
+    // With parts of the sequence, the weight's gradients are summed instead.
+    if (style == TensorStyle::kShared && !weight_.sequence) {
+      const at::Tensor result = stack.back().toTensor();
+      stack.back() = sum_gradient(result, result.scalar_type(), group_);
+    }
     return;
   }
-  const std::string& name = op.schema().name();
-  const size_t begin = stack.size() - op.schema().arguments().size();
-  const bool addmm = name == "aten::addmm";
-  at::Tensor x = as_computed(product.x);
-  const bool takes_part = style == TensorStyle::kRowwise || style == TensorStyle::kRowwiseSplit;
-  if (style == TensorStyle::kRowwiseSplit) {
-    x = split_last(x, group_);
-  } else if (!takes_part) {
-    x = sum_gradient(x, group_);
-  }
-  require_width(x);
-  stack[begin + (addmm ? 1 : 0)] = x;
   const bool whole = style != TensorStyle::kColwise && style != TensorStyle::kVocab;
   at::Tensor bias;
   if (whole && product.bias.defined()) {
     bias = product.bias;
     if (addmm) {
-      stack[begin] = at::zeros({1}, x.options());
+      stack[begin] = at::zeros({1}, stack[begin + 1].toTensor().options());
       stack[begin + 3] = 0;  // beta: the zeros are not even read
     } else {
       stack[begin + 2] = c10::IValue();
     }
   }
-  run();
-  if (!whole) return watch_heads(stack.back().toTensor());
-  at::Tensor result = stack.back().toTensor();
-  if (takes_part) {
-    sum_values(result, group_);
-  } else {
-    result = gather_last(result, group_);
+  std::optional<at::Tensor> in_fp8;
+  if (!weight_.transposed) {
+    in_fp8 = tensors::fp8_product(stack[begin + (addmm ? 1 : 0)].toTensor(), weight_.weight,
+                                  whole ? at::Tensor() : product.bias);
   }
+  if (in_fp8) {
+    torch::jit::drop(stack, op.schema().arguments().size());
+    stack.emplace_back(*in_fp8);
+  } else {
+    run();
+  }
+  if (!whole) return watch_heads(stack.back().toTensor());
+  at::Tensor result = completed(stack.back().toTensor());
   if (bias.defined()) result = result.add(bias.to(result.scalar_type()));
   stack.back() = result;
 }
 
+at::Tensor DividedLayer::input_of(const at::Tensor& x) const {
+  const TensorStyle style = weight_.product.style;
+  const at::ScalarType type = computed_type(x);
+  if (style == TensorStyle::kRowwise) return x.to(type);
+  if (style == TensorStyle::kRowwiseSplit)
+    return part_of_last(sum_gradient(x, type, group_), group_);
+  if (!weight_.sequence) return sum_gradient(x, type, group_);
+  const int64_t dim = tokens_in(before_features(x), weight_.product_name, /*divides=*/false);
+  if (style == TensorStyle::kGatherSequence) return gather_tokens(x.to(type), dim, group_);
+  if (style == TensorStyle::kColwiseGather || style == TensorStyle::kVocab) end_of_parts();
+  return gather_for_layers(x, type, dim, group_);
+}
+
+// Of a layer whose outputs are whole.
+at::Tensor DividedLayer::completed(const at::Tensor& result) const {
+  if (!takes_part(weight_.product.style)) return gather_last(result, group_);
+  if (weight_.sequence) {
+    const int64_t dim = tokens_in(before_features(result), weight_.product_name, /*divides=*/true);
+    return own_tokens_of_sum(result, dim, group_);
+  }
+  sum_values(result, group_);
+  return result;
+}
+
+int64_t DividedLayer::tokens_in(at::IntArrayRef sizes, const std::string& layer,
+                                bool divides) const {
+  const int64_t ranks = group_->size();
+  // A lookup of positions that all sequences share has no batch.
+  const bool alone = sizes.size() == 1 && layer == weight_.lookup_name;
+  if (sizes.size() != 2 && !alone) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' gets values of [{}] before their features, but with parallel.sequence "
+                    "the sequence is divided over {} ranks, so that it needs [batch, tokens]",
+                    layer, fmt::join(sizes, ", "), ranks),
+        {.subject = layer,
+         .hint = "flatten batches and tokens after the head, or set parallel.sequence to false"});
+  }
+  const int64_t dim = alone ? 0 : *weight_.sequence, tokens = sizes[static_cast<size_t>(dim)];
+  if (!divides || tokens % ranks == 0) return dim;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' gets {} tokens in dimension {}, which cannot be divided over the "
+                          "{} ranks of the tensor group (parallel.sequence)",
+                          layer, tokens, dim, ranks),
+              {.subject = layer,
+               .hint = "pad sequences to a multiple of parallel.tensor, or set parallel.sequence "
+                       "to false"});
+}
+
 void DividedLayer::watch_heads(const at::Tensor& result) {
   if (watched_.exchange(true)) return;
-  heads_ =
-      std::make_shared<HeadsCheck>(weight_.product_name, group_->size(), weight_.product.multiple);
+  heads_ = std::make_shared<HeadsCheck>(weight_.product_name, group_->size(),
+                                        weight_.product.multiple, weight_.sequence);
   HeadsCheck::watch(result, heads_);
 }
 
@@ -169,8 +242,7 @@ void DividedLayer::require_width(const at::Tensor& x) const {
 // Only what gradients flow through: values, detached or under no_grad, are the program's to read.
 void DividedLayer::require_known(const c10::OperatorHandle& op,
                                  const torch::jit::Stack& stack) const {
-  const bool whole = weight_.product.style == TensorStyle::kShared;
-  if (whole || !at::GradMode::is_enabled() || is_neutral(op)) return;
+  if (!weight_.divided || !at::GradMode::is_enabled() || is_neutral(op)) return;
   bool trained = false;
   for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
     empty_weights::each_tensor(stack[i], [&](const at::Tensor& tensor) {

@@ -9,9 +9,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "residency/parameter_hooks.h"
 #include "residency/product.h"
@@ -23,6 +25,9 @@ namespace coupler::tensor_parallel {
 
 struct DividedWeight : sharding::WeightUse {
   at::Tensor weight;  // this rank's part
+  // The dimension of [batch, tokens, features] along which the group divides the sequence between
+  // layers; empty: every rank has all tokens.
+  std::optional<int64_t> sequence;
 };
 
 class DividedLayer : public residency::ParameterHook {
@@ -39,6 +44,13 @@ class DividedLayer : public residency::ParameterHook {
   void run_lookup(torch::jit::Stack& stack, const std::function<void()>& run) const;
   void run_product(const residency::Product& product, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack, const std::function<void()>& run);
+  // What the product gets of the layer's input.
+  at::Tensor input_of(const at::Tensor& x) const;
+  at::Tensor completed(const at::Tensor& result) const;
+  // The dimension of tokens among those before features. divides: whether this rank will take its
+  // part of them.
+  int64_t tokens_in(at::IntArrayRef sizes, const std::string& layer, bool divides) const;
+
   void require_known(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   void require_width(const at::Tensor& x) const;
 

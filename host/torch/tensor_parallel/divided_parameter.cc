@@ -4,12 +4,16 @@
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -48,6 +52,51 @@ strategy::GradientNorm only(const strategy::Model& model, const strategy::Gradie
   return result;
 }
 
+at::Tensor put_together(const at::Tensor& part, const strategy::ParameterDivision& division,
+                        const Group& group) {
+  const at::NoGradGuard no_grad;
+  const std::vector<int64_t> grid = grid_of(division);
+  const at::Tensor mine = part.detach().contiguous().view({grid[0], grid[2]});
+  const at::Tensor all = at::empty({grid[1], grid[0], grid[2]}, mine.options());
+  group->run(tensors::all_gather_op(mine, all));
+  return all.transpose(0, 1).contiguous().view(division.sizes);
+}
+
+// Divided parameters of the process, for code that has a tensor and no model. The weak pointer
+// keeps a parameter's address from being reused.
+struct KnownParts {
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;
+  strategy::ParameterDivision division;
+  std::weak_ptr<comm::Communicator> group;
+};
+struct PartsTable {
+  std::mutex mutex;
+  std::unordered_map<const c10::TensorImpl*, KnownParts> parameters;
+};
+PartsTable& parts_table() {
+  static auto* const kTable = new PartsTable;  // models may outlive the end of main
+  return *kTable;
+}
+
+void remember(const at::Tensor& parameter, const strategy::ParameterDivision& division,
+              const Group& group) {
+  PartsTable& table = parts_table();
+  const std::lock_guard lock(table.mutex);
+  std::erase_if(table.parameters,
+                [](const auto& entry) { return entry.second.parameter.expired(); });
+  table.parameters.insert_or_assign(
+      parameter.unsafeGetTensorImpl(),
+      KnownParts{decltype(KnownParts::parameter)(parameter.getIntrusivePtr()), division, group});
+}
+
+std::optional<KnownParts> known_parts_of(const at::Tensor& parameter) {
+  PartsTable& table = parts_table();
+  const std::lock_guard lock(table.mutex);
+  const auto found = table.parameters.find(parameter.unsafeGetTensorImpl());
+  if (found == table.parameters.end()) return std::nullopt;
+  return found->second;
+}
+
 }  // namespace
 
 at::Tensor part_of(const at::Tensor& whole, const strategy::ParameterDivision& division) {
@@ -71,6 +120,7 @@ void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
     empty_weights::set_value(parameter.tensor, own);
   }
   if (!division) return;
+  remember(parameter.tensor, *division, group);
   parameter.division = std::move(division);
   parameter.parts = group;
 }
@@ -78,12 +128,21 @@ void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
 at::Tensor whole_of(const strategy::Model& model, size_t parameter, const at::Tensor& part) {
   const auto& division = model.parameters[parameter].division;
   if (!division || !part.defined()) return part;
+  return put_together(part, *division, model.parameters[parameter].parts);
+}
+
+at::Tensor whole_value(const at::Tensor& parameter) {
   const at::NoGradGuard no_grad;
-  std::vector<int64_t> grid = grid_of(*division);
-  const at::Tensor mine = part.detach().contiguous().view({grid[0], grid[2]});
-  const at::Tensor all = at::empty({grid[1], grid[0], grid[2]}, mine.options());
-  model.parameters[parameter].parts->run(tensors::all_gather_op(mine, all));
-  return all.transpose(0, 1).contiguous().view(division->sizes);
+  const at::Tensor own = parameter.detach().clone();  // of a sharded one, gathered for this
+  const std::optional<KnownParts> parts = known_parts_of(parameter);
+  if (!parts) return own;
+  const Group group = parts->group.lock();
+  if (group != nullptr) return put_together(own, parts->division, group);
+  throw Error(ErrorCode::kUsage,
+              fmt::format("a parameter of [{}] is a part of [{}], but the Accelerator that divided "
+                          "it has ended",
+                          fmt::join(own.sizes(), ", "), fmt::join(parts->division.sizes, ", ")),
+              {.hint = "save it before the Accelerator ends"});
 }
 
 double gradient_norm(strategy::Strategy& strategy, const strategy::GradientNorm& which) {

@@ -25,6 +25,10 @@ void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
 // ranks that have its parts.
 at::Tensor whole_of(const strategy::Model& model, size_t parameter, const at::Tensor& part);
 
+// The whole value of a parameter that take_value made a part of, wherever the model is; of another,
+// a copy of its own value. Collective over the ranks that have its parts.
+at::Tensor whole_value(const at::Tensor& parameter);
+
 // strategy.gradient_norm(which) over the ranks that have other parts, too. Collective.
 double gradient_norm(strategy::Strategy& strategy, const strategy::GradientNorm& which);
 

@@ -3,15 +3,24 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
+#include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "tensors/group_capsule.h"
+#include "tensors/replaced_dropout.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::tensor_parallel {
 namespace {
 
+using tensors::GroupCapsule;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 WeakTensor weak(const at::Tensor& tensor) { return WeakTensor(tensor.getIntrusivePtr()); }
@@ -19,40 +28,121 @@ WeakTensor none() {
   return WeakTensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>());
 }
 
-// The last input of divided layers on this thread, and what its first layer made of it. Kept alive
-// by what these layers save for backward.
-struct LastInput {
+// An input of divided layers, and what its first layer made of it. Kept alive by what these layers
+// save for backward.
+struct SharedInput {
   WeakTensor given = none(), shared = none();
+  int64_t version = 0;  // of the values that were given
 };
-thread_local LastInput last_input;
+// The last two on this thread: a layer's own, and that of its LoRA product.
+thread_local std::array<SharedInput, 2> last_inputs;
+thread_local size_t older_input = 0;
+
+// What layers that get the same x, which requires a gradient, share.
+at::Tensor shared_input(const at::Tensor& x, at::ScalarType type,
+                        const std::function<at::Tensor()>& make) {
+  for (size_t i = 0; i < last_inputs.size(); ++i) {
+    const SharedInput& last = last_inputs[i];
+    if (last.given.lock().get() != x.unsafeGetTensorImpl() || last.version != x._version())
+      continue;
+    auto known = last.shared.lock();
+    if (!known.defined()) continue;
+    at::Tensor shared(std::move(known));
+    if (shared.scalar_type() != type) continue;
+    older_input = 1 - i;
+    return shared;
+  }
+  const at::Tensor shared = make();
+  last_inputs[older_input] = {weak(x), weak(shared), x._version()};
+  older_input = 1 - older_input;
+  return shared;
+}
+
+void refuse_create_graph() {
+  if (!at::GradMode::is_enabled()) return;
+  throw Error(ErrorCode::kUnsupported,
+              "gradients of gradients (create_graph) through a layer that is divided over a "
+              "tensor group are not supported",
+              {.subject = "parallel.tensor",
+               .hint = "set parallel.tensor to 1 for this training, or leave the layer out of "
+                       "the plan"});
+}
 
 at::Tensor summed(const at::Tensor& gradient, const Group& group) {
-  if (at::GradMode::is_enabled()) {
-    throw Error(ErrorCode::kUnsupported,
-                "gradients of gradients (create_graph) through a layer that is divided over a "
-                "tensor group are not supported",
-                {.subject = "parallel.tensor",
-                 .hint = "set parallel.tensor to 1 for this training, or leave the layer out of "
-                         "the plan"});
-  }
+  refuse_create_graph();
   // The layers computed it for this input alone, so it may be overwritten.
   const at::Tensor values = gradient.contiguous();
   group->run(tensors::all_reduce_op(values, DB_SUM));
   return values;
 }
 
+// How the tokens of a sequence go from rank to rank.
+enum class TokenMove : int64_t { kGather, kReduceScatter, kOwn };
+
+at::Tensor moved(const at::Tensor& x, int64_t dim, TokenMove move, const Group& group) {
+  const int64_t ranks = group->size();
+  if (move == TokenMove::kOwn) {
+    const int64_t part = x.size(dim) / ranks;
+    return x.narrow(dim, part * group->rank(), part).clone(at::MemoryFormat::Contiguous);
+  }
+  if (move == TokenMove::kGather) {
+    const at::Tensor mine = x.contiguous();
+    std::vector<int64_t> sizes = mine.sizes().vec();
+    sizes[static_cast<size_t>(dim)] *= ranks;
+    const at::Tensor whole = at::empty(sizes, mine.options());
+    const at::Tensor by_token = whole.unflatten(dim, {ranks, -1}).movedim(dim, 0);
+    // Of one sequence, or with the tokens first, the parts arrive in their place.
+    const at::Tensor arrived =
+        by_token.is_contiguous() ? by_token : at::empty(by_token.sizes(), by_token.options());
+    group->run(tensors::all_gather_op(mine, arrived));
+    if (!arrived.is_same(by_token)) by_token.copy_(arrived);
+    return whole;
+  }
+  const at::Tensor parts = x.unflatten(dim, {ranks, -1}).movedim(dim, 0).contiguous();
+  const at::Tensor own = at::empty(parts.sizes().slice(1), parts.options());
+  group->run(tensors::reduce_scatter_op(parts, own, DB_SUM));
+  return own;
+}
+
+struct TokensMoved : torch::autograd::Function<TokensMoved> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, int64_t dim,
+                            TokenMove forward_move, TokenMove backward_move, const Group& group) {
+    ctx->saved_data["dim"] = dim;
+    ctx->saved_data["move"] = static_cast<int64_t>(backward_move);
+    ctx->saved_data["group"] = GroupCapsule::make(group);
+    return moved(x, dim, forward_move, group);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    refuse_create_graph();
+    const auto move = static_cast<TokenMove>(ctx->saved_data["move"].toInt());
+    const at::Tensor result = moved(gradients[0], ctx->saved_data["dim"].toInt(), move,
+                                    GroupCapsule::in(ctx->saved_data["group"]));
+    return {result, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// From now on, dropout takes its part of the mask.
+at::Tensor begin_of_parts(const at::Tensor& made, int64_t dim, const Group& group) {
+  if (made.dim() != 3) return made;  // positions, which have no batch
+  const tensors::PartOfTokens part{made.size(dim), dim, group->rank(), group->size()};
+  const auto known = tensors::part_of_tokens();
+  if (known == nullptr || *known != part)
+    tensors::set_part_of_tokens(std::make_shared<const tensors::PartOfTokens>(part));
+  return made;
+}
+
 }  // namespace
 
-at::Tensor sum_gradient(const at::Tensor& x, const Group& group) {
-  if (!at::GradMode::is_enabled() || !x.requires_grad()) return x;
-  LastInput& last = last_input;
-  if (last.given.lock().get() == x.unsafeGetTensorImpl()) {
-    if (auto shared = last.shared.lock(); shared.defined()) return at::Tensor(std::move(shared));
-  }
-  const at::Tensor shared = x.view_as(x);
-  shared.register_hook([group](const at::Tensor& gradient) { return summed(gradient, group); });
-  last = {weak(x), weak(shared)};
-  return shared;
+void end_of_parts() { tensors::set_part_of_tokens(nullptr); }
+
+at::Tensor sum_gradient(const at::Tensor& x, at::ScalarType type, const Group& group) {
+  if (!at::GradMode::is_enabled() || !x.requires_grad()) return x.to(type);
+  return shared_input(x, type, [&] {
+    const at::Tensor converted = x.to(type);
+    const at::Tensor shared = converted.is_same(x) ? x.view_as(x) : converted;
+    shared.register_hook([group](const at::Tensor& gradient) { return summed(gradient, group); });
+    return shared;
+  });
 }
 
 void sum_values(const at::Tensor& values, const Group& group) {
@@ -82,9 +172,35 @@ at::Tensor gather_last(const at::Tensor& own, const Group& group) {
   return at::cat(parts, -1);
 }
 
-at::Tensor split_last(const at::Tensor& x, const Group& group) {
+at::Tensor part_of_last(const at::Tensor& x, const Group& group) {
   const int64_t part = x.size(-1) / group->size();
-  return sum_gradient(x, group).narrow(-1, part * group->rank(), part);
+  return x.narrow(-1, part * group->rank(), part);
+}
+
+at::Tensor gather_for_layers(const at::Tensor& x, at::ScalarType type, int64_t dim,
+                             const Group& group) {
+  const auto gathered = [&] {
+    return TokensMoved::apply(x.to(type), dim, TokenMove::kGather, TokenMove::kReduceScatter,
+                              group);
+  };
+  const bool trains = at::GradMode::is_enabled() && x.requires_grad();
+  return trains ? shared_input(x, type, gathered) : gathered();
+}
+
+at::Tensor gather_tokens(const at::Tensor& x, int64_t dim, const Group& group) {
+  end_of_parts();
+  return TokensMoved::apply(x, dim, TokenMove::kGather, TokenMove::kOwn, group);
+}
+
+at::Tensor own_tokens_of_sum(const at::Tensor& summand, int64_t dim, const Group& group) {
+  return begin_of_parts(
+      TokensMoved::apply(summand, dim, TokenMove::kReduceScatter, TokenMove::kGather, group), dim,
+      group);
+}
+
+at::Tensor own_tokens(const at::Tensor& x, int64_t dim, const Group& group) {
+  return begin_of_parts(TokensMoved::apply(x, dim, TokenMove::kOwn, TokenMove::kGather, group), dim,
+                        group);
 }
 
 }  // namespace coupler::tensor_parallel

@@ -1,10 +1,15 @@
 // What the ranks of a tensor group exchange inside divided layers, with the gradients that belong
 // to it. Collective over the group; on the thread that runs forward or backward, so that all ranks
 // do it in the same order.
+//
+// With parallel.sequence, each rank has a part of the tokens between divided layers, as in
+// Korthikanti et al. 2022: along the dimension `dim`, part i of equal ones on rank i.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "comm/communicator.h"
@@ -13,10 +18,10 @@ namespace coupler::tensor_parallel {
 
 using Group = std::shared_ptr<comm::Communicator>;
 
-// x as the input of divided layers only, or of what works on divided values: each rank computes a
-// part of its gradient, and backward sums them over the group. Layers that get the same x one after
-// another share one sum.
-at::Tensor sum_gradient(const at::Tensor& x, const Group& group);
+// x, converted to `type`, as the input of divided layers only, or of what works on divided values:
+// each rank computes a part of its gradient, and backward sums them over the group. Layers that get
+// the same x one after another share one sum.
+at::Tensor sum_gradient(const at::Tensor& x, at::ScalarType type, const Group& group);
 
 // Sums values over the group, in place; the gradient of each rank's summand is that of the sum, so
 // autograd need not know. The values were just computed, and no backward needs them.
@@ -26,8 +31,26 @@ void sum_values(const at::Tensor& values, const Group& group);
 // part, if every rank computes the same with the result.
 at::Tensor gather_last(const at::Tensor& own, const Group& group);
 
-// This rank's part of x, which is the same on every rank, along the last dimension. Backward puts
-// the gradients of all parts together.
-at::Tensor split_last(const at::Tensor& x, const Group& group);
+// This rank's part of x, which has the same values on every rank, along the last dimension.
+at::Tensor part_of_last(const at::Tensor& x, const Group& group);
+
+// All tokens, converted to `type`, as the input of divided layers only: backward sums the ranks'
+// gradients, and each gets those of its tokens. Layers that get the same x share what was gathered.
+at::Tensor gather_for_layers(const at::Tensor& x, at::ScalarType type, int64_t dim,
+                             const Group& group);
+
+// All tokens, for what every rank computes alike: its gradients are the same, and each takes those
+// of its tokens.
+at::Tensor gather_tokens(const at::Tensor& x, int64_t dim, const Group& group);
+
+// What follows on this thread has all tokens, until one of the functions below makes a part.
+void end_of_parts();
+
+// This rank's tokens of the sum of the ranks' summands. Backward gathers the gradients of all.
+at::Tensor own_tokens_of_sum(const at::Tensor& summand, int64_t dim, const Group& group);
+
+// This rank's tokens of x, which has the same values on every rank. Backward gathers the gradients
+// of all.
+at::Tensor own_tokens(const at::Tensor& x, int64_t dim, const Group& group);
 
 }  // namespace coupler::tensor_parallel

@@ -27,11 +27,12 @@ bool is_last(const at::Tensor& tensor, int64_t dim) { return dim == -1 || dim ==
 
 void asked_for_heads() { asked.store(true); }
 
-HeadsCheck::HeadsCheck(std::string layer, int ranks, int64_t head)
+HeadsCheck::HeadsCheck(std::string layer, int ranks, int64_t head, std::optional<int64_t> sequence)
     : ParameterHook(residency::HookPlace::kModule),
       layer_(std::move(layer)),
       ranks_(ranks),
-      head_(head) {}
+      head_(head),
+      sequence_(sequence) {}
 
 void HeadsCheck::watch(const at::Tensor& result, const std::shared_ptr<HeadsCheck>& check) {
   residency::add_hook(result, check);
@@ -48,10 +49,29 @@ void HeadsCheck::around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
     const at::IntArrayRef before = stack[begin].toTensor().sizes();
     if (auto sizes = integers(stack[begin + (views ? 1 : 2)])) {
       if (divides) sizes->insert(sizes->begin(), before.begin(), before.end() - 1);
+      if (sequence_) check_tokens(before, *sizes);
       check(before, std::move(*sizes));
     }
   }
   run();
+}
+
+// Of [batch, tokens, features] as [batch, tokens, …].
+void HeadsCheck::check_tokens(at::IntArrayRef before, const std::vector<int64_t>& sizes) const {
+  if (before.size() != 3 || sizes.size() < before.size()) return;
+  const auto tokens = static_cast<size_t>(*sequence_);
+  const int64_t batch = sizes[1 - tokens];
+  const bool part =
+      sizes[tokens] * ranks_ == before[tokens] && (batch == before[1 - tokens] || batch == -1);
+  if (!part) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("'{}' has results for {} tokens, which it gathered from {} ranks, but they are "
+                  "viewed as {} tokens",
+                  layer_, before[tokens], ranks_, sizes[tokens]),
+      {.subject = layer_,
+       .hint = "take the number of tokens from the results of the layer, not from its inputs, or "
+               "set parallel.sequence to false"});
 }
 
 // Only of [..., features] as [..., heads, size].

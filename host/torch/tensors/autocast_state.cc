@@ -10,8 +10,14 @@ namespace {
 
 thread_local std::optional<c10::ScalarType> fp8_gradient_type;
 thread_local unsigned replaced_ops = 0;
+Fp8Product product_in_fp8 = nullptr;
 
 }  // namespace
+
+bool goes_to_recorder() {
+  return c10::impl::tls_is_dispatch_key_included(kRecordedKey) &&
+         !c10::impl::tls_is_dispatch_key_excluded(kRecordedKey);
+}
 
 void use_replaced_ops(ReplacedOps ops, bool use) {
   const auto bit = static_cast<unsigned>(ops);
@@ -25,6 +31,14 @@ std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gra
 }
 
 std::optional<c10::ScalarType> fp8_linear() { return fp8_gradient_type; }
+
+std::optional<at::Tensor> fp8_product(const at::Tensor& input, const at::Tensor& weight,
+                                      const at::Tensor& bias) {
+  if (!fp8_gradient_type || product_in_fp8 == nullptr) return std::nullopt;
+  return product_in_fp8(input, weight, bias);
+}
+
+void set_fp8_product(Fp8Product product) { product_in_fp8 = product; }
 
 std::shared_ptr<void> outside_autocast() {
   struct Outside {

@@ -13,18 +13,12 @@ namespace {
 
 thread_local std::shared_ptr<AttentionReplacement> replacement_now;
 
-bool is_recorded() {
-  return c10::impl::tls_is_dispatch_key_included(kRecordedKey) &&
-         !c10::impl::tls_is_dispatch_key_excluded(kRecordedKey);
-}
-
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout, bool causal,
                      std::optional<double> scale, bool grouped_heads) {
   const c10::impl::ExcludeDispatchKeyGuard below(kReplacedOpsKey);
   const auto replacement = replacement_now;
-  // A recorder has to see one operation, not those that it becomes here.
-  if (replacement == nullptr || is_recorded()) {
+  if (replacement == nullptr || goes_to_recorder()) {
     return at::scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale,
                                             grouped_heads);
   }

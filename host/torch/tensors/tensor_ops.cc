@@ -114,6 +114,14 @@ db_op all_gather_op(const at::Tensor& input, const at::Tensor& output) {
   return op;
 }
 
+db_op reduce_scatter_op(const at::Tensor& input, const at::Tensor& output, db_reduce reduce) {
+  require_plain(input);
+  db_op op = tensor_op(DB_REDUCE_SCATTER, output);
+  op.send = input.const_data_ptr();
+  op.reduce = reduce;
+  return op;
+}
+
 db_op all_to_all_op(const at::Tensor& input, const at::Tensor& output) {
   require_plain(output);
   db_op op = tensor_op(DB_ALL_TO_ALL, input.select(0, 0));

@@ -33,6 +33,8 @@ db_op all_reduce_op(const at::Tensor& tensor, db_reduce reduce);  // in place
 db_op broadcast_op(const at::Tensor& tensor, int root);           // in place
 // input [n…] of every rank into output [world_size, n…].
 db_op all_gather_op(const at::Tensor& input, const at::Tensor& output);
+// Part i of input [world_size, n…] of all ranks, reduced, into output [n…] of rank i.
+db_op reduce_scatter_op(const at::Tensor& input, const at::Tensor& output, db_reduce reduce);
 // Part i of input [world_size, n…] to rank i, from which part i of output is.
 db_op all_to_all_op(const at::Tensor& input, const at::Tensor& output);
 // The first send_counts[0] elements of input to rank 0, the next to rank 1, …; output likewise has

@@ -67,8 +67,9 @@ struct AttentionPass;
 class LanguageModel : public torch::nn::Module, public PipelineLayers, public TensorParallelLayers {
  public:
   // tokens: [batch, positions] of int64, each below vocabulary(). Returns the last hidden states,
-  // [batch, positions, width], in the weights' dtype. With a cache, the tokens continue after those
-  // in it. Throws Error(kInvalidArgument) if there are more tokens than context().
+  // [batch, positions, width], in the weights' dtype; with parallel.sequence, those of this rank's
+  // positions. With a cache, the tokens continue after those in it. Throws Error(kInvalidArgument)
+  // if there are more tokens than context().
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
   // Returns the logits of the next token at each position: [batch, positions, vocabulary].
   virtual at::Tensor logits(const at::Tensor& hidden) = 0;

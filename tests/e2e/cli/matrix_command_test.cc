@@ -55,6 +55,17 @@ TEST(MatrixCommand, Wrappers_AnswerForTheirBase) {
   EXPECT_EQ(row(rows, "deepspeed_like").at("base"), "gloo_cpu");
 }
 
+TEST(MatrixCommand, BackendOverTwo_NamesBoth) {
+  const Workplace here;
+  const Json rows = Json::parse(
+      here.coupler({"plugins", "--matrix", "--json", "-o", "backend.hierarchical.across=gloo_cpu"})
+          .out);
+  const Json composed = row(rows, "hierarchical");
+  ASSERT_EQ(composed.at("problem"), "");
+  EXPECT_EQ(composed.at("base"), "shm and gloo_cpu");
+  EXPECT_EQ(composed.at("operations"), row(rows, "shm").at("operations"));
+}
+
 TEST(MatrixCommand, BackendThatCannotBeAsked_HasItsReason) {
   const Workplace here;
   here.write("plugins/libcoupler_broken.so", "this is text\n");

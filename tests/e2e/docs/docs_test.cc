@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "plugin/bases.h"
 #include "plugin/plugin.h"
 
 namespace coupler {
@@ -56,11 +57,14 @@ std::vector<std::string> blocks(const std::string& page, const std::string& lang
 // The keys that a backend's own table may have; nothing if the backend is not in this build.
 struct BackendOptions {
   std::vector<const db_option*> own;
-  bool needs_base = false;
+  std::vector<plugin::WantedBase> bases;
 
   bool has(const std::string& key) const {
-    // A wrapper's base is an option of the host, so no wrapper lists it.
-    if (needs_base && key == "base") return true;
+    // What names a wrapper's bases are options of the host, so no wrapper lists them.
+    if (std::any_of(bases.begin(), bases.end(),
+                    [&](const plugin::WantedBase& base) { return key == base.option; })) {
+      return true;
+    }
     return std::any_of(own.begin(), own.end(),
                        [&](const db_option* option) { return key == option->key; });
   }
@@ -76,7 +80,7 @@ BackendOptions options_of_plugin(const std::string& plugin) {
   const DistributedBackend& table = loaded.table();
   uint64_t count = 0;
   const db_option* const* options = table.default_options(&count);
-  return {{options, options + count}, (table.capabilities & DB_CAP_NEEDS_BASE) != 0};
+  return {{options, options + count}, plugin::wanted_bases(table)};
 }
 
 config::Config load_alone(config::ConfigRequest request) {

@@ -20,6 +20,7 @@ struct Configuration {
   std::string name;
   Words overrides;
   int processes = 2;
+  Words program = {};  // empty: the GPT
 };
 
 Words zero(int stage) {
@@ -49,9 +50,10 @@ void expect_estimate_within_a_tenth(const Configuration& configuration) {
     options.insert(options.end(), {"-o", text_of});
   }
   // Two steps: the second backward, with the optimizer's state in memory, reaches the peak.
-  const Words program{GPT_PROGRAM, "--text",       "text.txt", "--width", "768",
-                      "--heads",   "12",           "--layers", "12",      "--seq",
-                      "128",       "--batch-size", "8",        "--steps", "2"};
+  Words program{GPT_PROGRAM, "--text",       "text.txt", "--width", "768",
+                "--heads",   "12",           "--layers", "12",      "--seq",
+                "128",       "--batch-size", "8",        "--steps", "2"};
+  if (!configuration.program.empty()) program = configuration.program;
   const std::string processes = fmt::to_string(configuration.processes);
   const Outcome estimate = here.coupler(
       with(with({"estimate", "--json", "--world", processes}, options), with({"--"}, program)));
@@ -90,6 +92,13 @@ TEST(FullEstimateAccuracy, OtherMeshes_AreWithinATenth) {
        }) {
     expect_estimate_within_a_tenth(configuration);
   }
+}
+
+// 75 million parameters; tokens choose experts about as evenly as the estimate assumes.
+TEST(FullEstimateAccuracy, DividedExperts_AreWithinATenth) {
+  const Words mixture{MIXTURE_PROGRAM, "512", "1024", "8", "6"};
+  expect_estimate_within_a_tenth({"mixtures", kReplicate, 2, mixture});
+  expect_estimate_within_a_tenth({"expert 2", with(kReplicate, {"parallel.expert=2"}), 2, mixture});
 }
 
 TEST(FullEstimateAccuracy, TheOtherTwelve_AreWithinATenth) {

@@ -93,7 +93,7 @@ TEST(EstimateCommand, DividedLayers_AreAPartOfTheModel) {
   EXPECT_EQ(row["mesh"]["data"], 2);
   EXPECT_EQ(row["mesh"]["tensor"], 2);
   const auto all = row["parameters"]["all"].get<double>();
-  const auto own = row["parameters"]["after_tensor"].get<double>();
+  const auto own = row["parameters"]["after_division"].get<double>();
   EXPECT_LT(own, 0.6 * all);  // the embeddings of bytes stay whole
   for (const char* part : {"gradients", "optimizer"})
     EXPECT_NEAR(most(divided, part) / most(whole, part), own / all, 0.02) << part;
@@ -118,6 +118,89 @@ TEST(EstimateCommand, DividedSequences_HaveTheirPartOfTheActivations) {
         {"-o", "parallel.context=2", "-o", std::string("parallel.context_method=") + method});
     EXPECT_LT(part, 0.9 * whole) << method;
   }
+}
+
+// features, inner, experts, layers
+Words mixture(const Words& sizes) { return with({"--", MIXTURE_PROGRAM}, sizes); }
+
+TEST(EstimateCommand, DividedExperts_AreAPartOfTheModel) {
+  const Workplace here;
+  const Words program = mixture({"64", "256", "8", "2"});
+  const auto estimate = [&](const Words& options) {
+    return here.coupler(with(
+        with({"estimate", "--json", "--world", "4"}, with({"-o", "backend.use=gloo_cpu"}, options)),
+        program));
+  };
+  const Outcome whole = estimate({});
+  const Outcome divided = estimate({"-o", "parallel.expert=4"});
+  const double all = most(whole, "optimizer"), part = most(divided, "optimizer");
+  const auto parameters = nlohmann::json::parse(divided.out)["estimates"][0]["parameters"];
+  const double kept = parameters["after_division"].get<double>() / parameters["all"].get<double>();
+  EXPECT_NEAR(kept, 0.25, 0.03);  // the router and the first layer stay whole
+  EXPECT_NEAR(part / all, kept, 0.02);
+  EXPECT_NEAR(most(divided, "gradients") / most(whole, "gradients"), kept, 0.02);
+  // As many tokens as before: those that the others send, instead of those sent to them.
+  const double activations = most(divided, "activations") / most(whole, "activations");
+  EXPECT_GT(activations, 0.9);
+  EXPECT_LT(activations, 1.6);
+}
+
+TEST(EstimateCommand, DividedExperts_AreSaidOrRefusedByName) {
+  const Workplace here;
+  const auto estimate = [&](const Words& options, const Words& program) {
+    return here.coupler(with(with({"estimate", "--world", "4"}, options), program));
+  };
+  const Outcome said = estimate({"-o", "backend.use=gloo_cpu", "-o", "parallel.expert=2"},
+                                mixture({"64", "256", "8", "2"}));
+  EXPECT_EQ(said.exit_code, 0) << said.err;
+  EXPECT_NE(said.out.find("expert     2      samples, and the experts of mixtures: "),
+            std::string::npos)
+      << said.out;
+  const Outcome sharded = estimate({"-o", "backend.use=fsdp", "-o", "parallel.expert=2"},
+                                   mixture({"8", "8", "4", "1"}));
+  EXPECT_NE(sharded.exit_code, 0);
+  EXPECT_TRUE(
+      err_says(sharded, "parallel.expert is 2, but the backend 'fsdp' shards models itself"))
+      << sharded.err;
+  const Outcome odd = estimate({"-o", "parallel.expert=4"}, mixture({"8", "8", "6", "1"}));
+  EXPECT_NE(odd.exit_code, 0);
+  EXPECT_TRUE(err_says(odd, "the 6 experts of 'blocks.0.up' cannot be divided over 4 ranks"))
+      << odd.err;
+  const Outcome none = estimate({"-o", "parallel.expert=2"}, gpt(here));
+  EXPECT_NE(none.exit_code, 0);
+  EXPECT_TRUE(err_says(none, "has no coupler::MixtureOfExperts")) << none.err;
+}
+
+TEST(EstimateCommand, Recommend_DividesExpertsIfNothingElseFits) {
+  const Workplace here;
+  const Words program = mixture({"512", "2048", "8", "1"});  // 25 million parameters in one layer
+  const auto recommend = [&](const std::string& limit) {
+    return here.coupler(with({"config", "recommend", "--limit", limit, "--world", "2"}, program));
+  };
+  const Outcome roomy = recommend("16GiB");
+  ASSERT_EQ(roomy.exit_code, 0) << roomy.err;
+  EXPECT_NE(roomy.out.find("# Not needed: expert 2, with which tokens travel"), std::string::npos)
+      << roomy.out;
+  const Outcome divided = here.coupler(with(
+      {"estimate", "--json", "--world", "2", "-o", "backend.use=auto", "-o", "parallel.expert=2"},
+      program));
+  ASSERT_EQ(divided.exit_code, 0) << divided.err;
+  const auto peak =
+      nlohmann::json::parse(divided.out)["estimates"][0]["peak_bytes"].get<uint64_t>();
+  const Outcome tight = recommend(std::to_string(peak / 20 * 21));
+  ASSERT_EQ(tight.exit_code, 0) << tight.err;
+  for (const char* text :
+       {"# Chosen: expert 2, since no mesh that exchanges less fits with a setting as fast.",
+        "# Rejected: data 2, of which a rank needs ", "# Not tried: pipeline, since ",
+        "\n[parallel]\ndata = 1\nexpert = 2\n"}) {
+    EXPECT_NE(tight.out.find(text), std::string::npos) << text << " in\n" << tight.out;
+  }
+  here.write("train.toml", tight.out);
+  EXPECT_EQ(here.coupler({"config", "check"}).exit_code, 0);
+  // Models without experts have no use for the dimension.
+  const Outcome plain =
+      here.coupler(with({"config", "recommend", "--limit", "16GiB", "--world", "2"}, gpt(here)));
+  EXPECT_EQ(plain.out.find("expert"), std::string::npos) << plain.out;
 }
 
 TEST(EstimateCommand, Mesh_SaysWhichDimensionDividesWhat) {
@@ -166,6 +249,7 @@ TEST(EstimateCommand, Recommend_ChoosesAMeshAndSaysWhy) {
   for (const char* text :
        {"# Chosen: ", "x tensor 2, since no mesh that exchanges less fits with a setting as fast.",
         "# Rejected: data 4, of which a rank needs ", "# Rejected: shard 4, of which a rank needs ",
+        "# Not tried: pipeline, since the memory of a pipeline's stages is not estimated.",
         "\n[parallel]\ndata = ", "\ntensor = 2\n", "\nprocesses = 4\n"}) {
     EXPECT_NE(tight.out.find(text), std::string::npos) << text << " in\n" << tight.out;
   }
@@ -275,10 +359,11 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
        "[parallel] has data \"rest\" x tensor 3, which needs a multiple of 3 ranks"},
       {{"estimate", "--world", "4", "-o", "parallel.pipeline=2", "--", "true"},
        1,
-       "parallel.pipeline is 2, but the memory of ranks that differ in pipeline is not estimated"},
-      {{"estimate", "--world", "4", "-o", "parallel.expert=2", "--", "true"},
+       "parallel.pipeline is 2, but the memory of a pipeline's stages is not estimated"},
+      {{"estimate", "--world", "2", "-o", "parallel.expert=2", "-o", "parallel.data=1",
+        "bert.json"},
        1,
-       "parallel.expert is 2, but the memory"},
+       "parallel.expert is 2, but 'bert.json' does not say which parameters are experts"},
       {{"estimate", "--world", "2", "-o", "parallel.tensor=2", "bert.json"},
        2,
        "parallel.tensor is 2, but nothing says how the layers of 'bert.json' are divided"},

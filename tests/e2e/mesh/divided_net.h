@@ -72,7 +72,9 @@ struct DividedNetImpl : torch::nn::Module, coupler::TensorParallelLayers {
             {"blocks.*.o", "rowwise"},
             {"blocks.*.head_norm", "sum_gradients"},
             {"blocks.*.up", "colwise"},
-            {"blocks.*.down", "rowwise"}};
+            {"blocks.*.down", "rowwise"},
+            {"places", "sequence"},
+            {"blocks.*.norm", "sequence"}};
   }
   torch::Tensor forward(const torch::Tensor& ids) {
     torch::Tensor x =

@@ -13,5 +13,8 @@ std::vector<Check> mesh_sample_checks();
 std::vector<Check> mesh_training_checks();
 std::vector<Check> mesh_stage_checks();
 std::vector<Check> mesh_tensor_checks();
+std::vector<Check> mesh_sequence_checks();
+std::vector<Check> mesh_adapter_checks();
+std::vector<Check> mesh_fp8_checks();
 std::vector<Check> mesh_context_checks();
 std::vector<Check> mesh_expert_checks();

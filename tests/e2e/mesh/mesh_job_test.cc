@@ -95,6 +95,21 @@ TEST(MeshJob, PlansThatDoNotFit_AreRefusedByPrepare) {
       "the weight of 'tied' is also that of 'words', which the plan does not divide");
   expect_refused_plan("'words = vocab', 'tied = rowwise'", "divides in different ways");
   expect_refused_plan("'words = rowwise'", "is for linear layers");
+  expect_refused_plan("'up = colwise', 'down = sequence'",
+                      "\"down = sequence\" is about a part of the sequence, but "
+                      "parallel.sequence is false");
+}
+
+TEST(MeshJob, SequencesThatNothingDivides_AreRefused) {
+  expect_refused_mesh({"backend.use=gloo_cpu", "parallel.sequence=true"},
+                      {"parallel.sequence is true, but parallel.tensor is 1",
+                       "set parallel.tensor to their number"});
+  const Outcome outcome =
+      run_mesh(2, "refused_plan",
+               {"backend.use=gloo_cpu", "parallel.tensor=2", "parallel.sequence=true",
+                "parallel.tensor_plan=['up = colwise', 'down = rowwise']"},
+               "no line of the tensor plan says whether 'tied' sees a part of it");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
 struct Job {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "ranks/buffer.h"
 #include "ranks/ranks.h"
 
 namespace backend_test {
@@ -24,7 +25,7 @@ inline bool contains(const Error& error, const std::string& text) {
 // it, and the communicator must be dead.
 inline void check_kill(const Job& job, int32_t victim, uint64_t count, bool blocking) {
   const std::vector<int> statuses = fork_ranks(job, [&](int32_t rank, Rank& self) {
-    std::vector<float> data(count, 1);
+    Buffer<float> data(self, count, 1);
     std::thread killer;
     if (rank == victim) {
       killer = std::thread([] {
@@ -60,7 +61,7 @@ inline void check_kill(const Job& job, int32_t victim, uint64_t count, bool bloc
 // Rank 1 does not take part in the second of two all_reduces.
 inline void check_timeout(const Job& job, bool blocking, uint64_t count) {
   expect_ranks(job, [&](int32_t rank, Rank& self) {
-    std::vector<float> data(count, 1);
+    Buffer<float> data(self, count, 1);
     ASSERT_EQ(self.run(all_reduce(data.data(), data.data(), count), blocking), DB_OK);
     if (rank == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
@@ -86,7 +87,7 @@ inline void check_late_and_absent(const Job& job) {
   constexpr int32_t kLate = 0;
   for (const int32_t absent : {1, 2}) {
     expect_ranks(job, [&](int32_t rank, Rank& self) {
-      std::vector<float> data(1000, 1);
+      Buffer<float> data(self, 1000, 1);
       ASSERT_EQ(self.run(all_reduce(data.data(), data.data(), data.size()), true), DB_OK);
       if (rank == absent) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1200));
@@ -126,7 +127,7 @@ inline void check_receive_without_send(const Job& job) {
 inline void check_mismatch(const Job& job, const std::function<void(int32_t, db_op*)>& change,
                            const std::vector<std::string>& texts) {
   expect_ranks(job, [&](int32_t rank, Rank& self) {
-    std::vector<float> data(100, 1);
+    Buffer<float> data(self, 100, 1);
     db_op op = all_reduce(data.data(), data.data(), 50);
     change(rank, &op);
     const auto begin = steady_clock::now();
@@ -180,7 +181,7 @@ inline void check_abort(const Job& job) {
 // destroy while operations are queued.
 inline void check_destroy(const Job& job) {
   expect_ranks(job, [&](int32_t rank, Rank& self) {
-    std::vector<float> data(1 << 20, 1);
+    Buffer<float> data(self, 1 << 20, 1);
     if (rank == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       return;

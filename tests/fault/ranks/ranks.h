@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,6 +64,8 @@ struct Place {
   int32_t late_ms = 0;  // how much later than the others it starts
 };
 
+class Rank;
+
 struct Job {
   int32_t size = 2;
   int32_t present = 0;  // how many ranks are started; 0: all
@@ -72,6 +75,8 @@ struct Job {
   db_memory memory = DB_MEMORY_HOST;
   std::vector<std::pair<std::string, std::string>> environment;  // of every rank
   std::vector<Place> places;  // by rank; empty: all on one machine, in the test's network
+  // Where each Buffer of a rank is; empty, or a null result: on the heap.
+  std::function<std::shared_ptr<void>(Rank&, uint64_t bytes)> allocate;
   std::string secret = "the secret of the ranks of this test";  // "": the job has none
   // In a rank's process, before it connects; may change the rank's own copy of the job. Optional.
   std::function<void(int32_t rank, Job* own)> prepare;
@@ -86,7 +91,8 @@ inline Job job_of(int32_t size) {
 // One rank, in its own process.
 class Rank {
  public:
-  Rank(const DistributedBackend* backend, const Job& job, int32_t rank, const db_store* store) {
+  Rank(const DistributedBackend* backend, const Job& job, int32_t rank, const db_store* store)
+      : allocate(job.allocate) {
     db_communicator_params params{};
     params.struct_size = sizeof params;
     params.store = store;
@@ -129,6 +135,7 @@ class Rank {
     return status;
   }
 
+  const std::function<std::shared_ptr<void>(Rank&, uint64_t bytes)> allocate;
   db_communicator* communicator = nullptr;
   const db_communicator_functions* functions = nullptr;
   db_status created = DB_ERR_INTERNAL;

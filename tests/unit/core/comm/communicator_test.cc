@@ -1,7 +1,9 @@
 // Operations, errors and how they reach all ranks, on the test double.
 #include "comm/communicator.h"
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <numeric>
 
 #include "ranks.h"
@@ -39,6 +41,24 @@ TEST(Communicator, MadeUpRanks_AnswerAtOnceAndTouchNoMemory) {
   EXPECT_TRUE(work.done());
   work.wait();
   communicator->verify({{"a setting", "of this rank"}});
+}
+
+TEST(Communicator, PeerMemory_IsZerosThatOutliveIt_OrNull) {
+  std::shared_ptr<void> kept;
+  expect_no_error(run_ranks(1, [&](Communicator& c) {
+    kept = c.peer_memory(1000);
+    ASSERT_NE(kept, nullptr);
+    EXPECT_EQ(c.peer_memory(2 << 20), nullptr) << "the double has less";
+  }));
+  auto* const bytes = static_cast<char*>(kept.get());
+  EXPECT_EQ(std::count(bytes, bytes + 1000, 0), 1000);
+  bytes[999] = 1;
+  expect_no_error(run_ranks(2, [](Communicator& c) {
+    c.abort();
+    EXPECT_EQ(c.peer_memory(1000), nullptr) << "of a dead communicator";
+  }));
+  const auto alone = Communicator::made_up("others", 2);
+  EXPECT_EQ(alone->peer_memory(1000), nullptr) << "a backend without the extension";
 }
 
 TEST(Communicator, RunAndSubmit_FourRanks_SumIsEverywhere) {
@@ -179,7 +199,7 @@ TEST(Communicator, Wrapper_OverABaseOfTheConfiguration_WorksThroughIt) {
       with_base("double"), "double_wrapper"));
   expect_errors(run_ranks(
                     2, [](Communicator&) {}, with_base("double_wrapper"), "double_wrapper"),
-                ErrorCode::kConfig, {"backend.double_wrapper.base", "itself needs a base"});
+                ErrorCode::kConfig, {"backend.double_wrapper.base", "needs a base itself"});
 }
 
 }  // namespace

@@ -93,8 +93,8 @@ TEST(PluginOptions, IntegerForANumber_IsTaken) {
   config::BackendConfig backend;
   backend.use = double_path("double");
   const plugin::Plugin plugin = plugin::Plugin::load(backend);
-  backend.options["double"] = {option("factor", int64_t{3}), option("base", "x")};
-  const PluginOptions options(plugin.table(), backend, "base");
+  backend.options["double"] = {option("factor", int64_t{3})};
+  const PluginOptions options(plugin.table(), backend);
   ASSERT_EQ(options.size(), 1u);
   EXPECT_EQ(options.data()[0]->type, DB_OPTION_F64);
   EXPECT_EQ(options.data()[0]->f64, 3.0);

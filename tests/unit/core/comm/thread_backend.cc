@@ -4,12 +4,14 @@
 // DOUBLE_WRAPS as a wrapper around a base, and with DOUBLE_OF_DEVICES as a backend for device
 // memory (which is host memory), whose streams count their waits.
 #include <coupler/distributed_backend.h>
+#include <coupler/memory.h>
 #include <coupler/registration.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -276,6 +278,16 @@ void release(db_request* request) { delete reinterpret_cast<Request*>(request); 
 
 extern const db_communicator_functions kFunctions;
 
+// Threads reach all memory; at most 1 MiB at a time is given.
+db_status allocate_memory(db_communicator*, uint64_t bytes, void** memory, void** handle,
+                          db_error* error) {
+  if (bytes > (1u << 20)) return fail(error, DB_ERR_NO_MEMORY, "more than 1 MiB", 0);
+  *handle = *memory = std::calloc(bytes, 1);
+  return DB_OK;
+}
+
+constexpr db_peer_memory kPeerMemory = {sizeof(db_peer_memory), allocate_memory, std::free};
+
 #if defined(DOUBLE_OF_DEVICES)
 }  // namespace
 
@@ -304,10 +316,13 @@ constexpr db_registration kRegistration = {sizeof(db_registration), add_registra
                                            remove_registration};
 
 const void* get_extension(const db_communicator*, const char* id) {
-  return std::strcmp(id, DB_REGISTRATION) == 0 ? &kRegistration : nullptr;
+  if (std::strcmp(id, DB_REGISTRATION) == 0) return &kRegistration;
+  return std::strcmp(id, DB_PEER_MEMORY) == 0 ? &kPeerMemory : nullptr;
 }
 #else
-constexpr auto get_extension = nullptr;
+const void* get_extension(const db_communicator*, const char* id) {
+  return std::strcmp(id, DB_PEER_MEMORY) == 0 ? &kPeerMemory : nullptr;
+}
 #endif
 
 // By the caller's color: all ranks first take part in one round; keys equal the old ranks.

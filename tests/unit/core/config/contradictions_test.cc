@@ -35,6 +35,14 @@ TEST(Contradictions, LocalSgd_SendsNoGradients) {
       "\"bf16\", but with LocalSGD (communication.local_sgd_steps = 4) no gradients are sent");
 }
 
+TEST(Contradictions, ASequenceWithoutRanksToDivideIt) {
+  Config config;
+  config.parallel.sequence = true;
+  expect_one(conflicts_in(config), "parallel.sequence", "true, but parallel.tensor is 1");
+  config.parallel.tensor = MeshSize{2};
+  EXPECT_TRUE(conflicts_in(config).empty());
+}
+
 TEST(Contradictions, DiskWithoutAFolder) {
   Config config;
   config.memory.offload_optimizer_device = "nvme";

@@ -100,6 +100,17 @@ TEST(MeshEstimate, ShardGroups_NeedABackendThatShards) {
                         [&] { estimate_memory(log, {}, {.averaging = 4, .sharding = 2}, {}); });
 }
 
+TEST(MeshEstimate, DividedExperts_NeedABackendThatDoesNotShard) {
+  const StepLog log = log_of(transformer_of(kLlama, "config.json"));
+  const SharingRanks ranks{.averaging = 4, .sharding = 1, .experts = 2};
+  EXPECT_GT(estimate_memory(log, {}, ranks, {}).peak, 0u);
+  config::BackendConfig fsdp;
+  fsdp.use = "fsdp";
+  testing::expect_error(ErrorCode::kUnsupported,
+                        "parallel.expert is 2, but the backend 'fsdp' shards models itself",
+                        [&] { estimate_memory(log, fsdp, ranks, {}); });
+}
+
 TEST(MeshEstimate, WhatDoesNotDivide_IsRefusedByName) {
   testing::expect_error(ErrorCode::kConfig,
                         "k_proj.weight' is [32, 64], and the 32 of dimension 0 cannot be divided",
@@ -121,6 +132,10 @@ TEST(MeshEstimate, SharingRanks_AreThoseOfTheMesh) {
   const SharingRanks ranks = sharing_ranks(Mesh({1, 2, 4, 1, 2, 2}, 0));
   EXPECT_EQ(ranks.averaging, 16);
   EXPECT_EQ(ranks.sharding, 4);
+  EXPECT_EQ(ranks.experts, 1);
+  const SharingRanks experts = sharing_ranks(Mesh({1, 2, 1, 3, 1, 1}, 0));
+  EXPECT_EQ(experts.averaging, 6);
+  EXPECT_EQ(experts.experts, 3);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ TEST(StepLog, WrittenAndRead_IsTheSame) {
               .optimizer = "fused AdamW",
               .optimizer_fused = false,
               .optimizer_factor = 2,
+              .experts = 4,
               .initial = 1};
   log.models.push_back({.name = "Net",
                         .modules = {{"", "Net", -1}, {"a", "Linear", 0}},
@@ -26,6 +27,7 @@ TEST(StepLog, WrittenAndRead_IsTheSame) {
   EXPECT_EQ(write_step_log(again), text);
   EXPECT_EQ(again.models[0].parameters[0].numel(), 12u);
   EXPECT_EQ(again.trainable_bytes(), 48u);
+  EXPECT_EQ(again.experts, 4u);
   EXPECT_EQ(again.events[0].kind, StepEvent::Kind::kGradient);
 }
 

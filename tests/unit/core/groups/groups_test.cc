@@ -78,6 +78,7 @@ TEST(Groups, OfAProcessAlone_AreMadeUp) {
     EXPECT_EQ(tensor->rank(), 0);
     EXPECT_EQ(groups.get(kContext)->size(), 2);
     EXPECT_EQ(groups.get(kWorld)->size(), 8);
+    EXPECT_EQ(describe(within_replica(Mesh({1, 2, 1, 2, 1, 1}, 0))), "expert 2");
   }));
 }
 

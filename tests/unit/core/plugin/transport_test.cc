@@ -7,7 +7,7 @@ namespace {
 class PluginTransport : public ::testing::Test {
  protected:
   PluginTransport() {
-    for (const char* name : {"mpi", "gloo_cpu", "wrapper"}) folder_.add(name);
+    for (const char* name : {"mpi", "gloo_cpu", "wrapper", "composite"}) folder_.add(name);
     folder_.add("nccl_unusable", "nccl");
     backend_.plugin_path = {folder_.path()};
   }
@@ -63,6 +63,45 @@ TEST_F(PluginTransport, BaseThatNeedsABase_IsRefused) {
     plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible);
   });
   expect_text(message, "backend.wrapper.base = \"wrapper\" needs a base itself");
+}
+
+TEST_F(PluginTransport, Composite_HasATransportForEachRole) {
+  backend_.use = "composite";
+  const plugin::TransportChoice plan =
+      plugin::choose_transport(backend_, plugin::MpiLaunch::kInside);
+  EXPECT_EQ(plan.transport, "gloo_cpu and mpi");
+  EXPECT_TRUE(plan.needs_mpi_launch);
+  EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.composite.far=\"mpi\""});
+  backend_.options["composite"] = {{"far", "gloo_cpu", {}}};
+  EXPECT_FALSE(plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible).needs_mpi_launch);
+  EXPECT_FALSE(plugin::needs_mpi_launch(backend_));
+}
+
+TEST_F(PluginTransport, CompositeUnderAWrapper_IsTaken_AndNothingDeeper) {
+  backend_.use = "wrapper";
+  backend_.options["composite"] = {{"far", "mpi", {}}};
+  set_base("composite");
+  EXPECT_EQ(plugin::choose_transport(backend_, plugin::MpiLaunch::kInside).transport,
+            "gloo_cpu and mpi");
+  EXPECT_TRUE(plugin::needs_mpi_launch(backend_));
+  for (const char* base : {"composite", "wrapper"}) {
+    backend_.options["composite"] = {{"far", base, {}}};
+    for (const char* use : {"wrapper", "composite"}) {
+      backend_.use = use;
+      expect_text(
+          message_of(ErrorCode::kConfig,
+                     [&] { plugin::choose_transport(backend_, plugin::MpiLaunch::kInside); }),
+          std::string("backend.composite.far = \"") + base + "\" needs a base itself");
+    }
+  }
+}
+
+TEST_F(PluginTransport, BaseThatIsNotFound_IsNamedByItsOption) {
+  backend_.use = "composite";
+  backend_.options["composite"] = {{"near", "absent", {}}};
+  expect_text(message_of(ErrorCode::kPlugin,
+                         [&] { plugin::choose_transport(backend_, plugin::MpiLaunch::kPossible); }),
+              "backend.composite.near = \"absent\": backend \"absent\" was not found");
 }
 
 TEST_F(PluginTransport, UnusableBackend_IsAnErrorWithItsReason) {

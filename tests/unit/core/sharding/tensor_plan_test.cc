@@ -29,10 +29,13 @@ TEST(TensorPlan, Words_AreOurs_AndTransformers) {
   EXPECT_EQ(style("rowwise_rep"), style("rowwise_split"));
   EXPECT_EQ(style("embedding_rowwise"), style("vocab"));
   EXPECT_EQ(style("packed_colwise"), style("colwise/2"));
+  EXPECT_EQ(style("sequence_parallel"), style("sequence"));
+  EXPECT_EQ(style("gather_sequence").style, TensorStyle::kGatherSequence);
 }
 
 TEST(TensorPlan, OtherWords_AreRefused_WithThoseThatExist) {
-  for (const char* word : {"", "colum", "colwise/0", "colwise/x", "colwise/2/3", "vocab/2"}) {
+  for (const char* word :
+       {"", "colum", "colwise/0", "colwise/x", "colwise/2/3", "vocab/2", "sequence/2"}) {
     expect_refused("line 3: '", [&] { layer_style(word, "line 3"); });
   }
   expect_refused("use one of colwise, colwise_gather", [] { layer_style("colum", "x"); });
