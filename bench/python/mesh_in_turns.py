@@ -5,9 +5,6 @@ tensor: layers divided by parallelize_module; modes default and fused are AdamW'
 context: sequences divided over the ranks; modes fsdp2, as Accelerate does with cp_size, and ddp say
 how gradients are averaged.
 """
-import argparse
-import datetime
-
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import control
 import models
+import process
 
 MODES = {"tensor": ("default", "fused"), "context": ("fsdp2", "ddp")}
 SHAPES = {"tensor": {"vocabulary": 8192, "layers": 8, "sequence": 64, "rows": 4},
@@ -105,17 +103,12 @@ class Trainer:
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = process.parser()
     parser.add_argument("--model", choices=MODES, required=True)
-    for name in ("control", "meet"):
-        parser.add_argument("--" + name, required=True)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--control", required=True)
     arguments = parser.parse_args()
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + arguments.meet, rank=arguments.rank,
-                            world_size=arguments.world, timeout=datetime.timedelta(minutes=10))
+    process.join(arguments)
     trainers = {mode: Trainer(arguments.model, mode) for mode in MODES[arguments.model]}
     control.serve(arguments.control, arguments.rank, 0, ready=lambda mode: dist.barrier(),
                   train=lambda mode, steps: trainers[mode].train(steps),

@@ -2,8 +2,6 @@
 
 peak_memory.py --rank R --world N --meet FILE --report FOLDER; writes "BASE PEAK" (KiB) to FOLDER/R.
 """
-import argparse
-import datetime
 import os
 
 import torch
@@ -11,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import process
 from models import LargeMLP
 
 BATCH, STEPS = 4, 4
@@ -22,15 +21,10 @@ def high_water():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    for name in ("meet", "report"):
-        parser.add_argument("--" + name, required=True)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--world", type=int, required=True)
+    parser = process.parser()
+    parser.add_argument("--report", required=True)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + arguments.meet, rank=arguments.rank,
-                            world_size=arguments.world, timeout=datetime.timedelta(minutes=10))
+    process.join(arguments)
     dist.barrier()
     base = high_water()
     torch.manual_seed(0)

@@ -5,17 +5,14 @@ Modes: ddp, fsdp2 and their -fused variants on all ranks, single and single-fuse
 FSDP2 wraps each Linear of the MLP and each Block of the GPT. bench/steps/control.h describes the
 protocol of the control socket.
 """
-import argparse
-import datetime
-
 import torch
 import torch.distributed as dist
-
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import control
 import models
+import process
 
 WRAPPED = {"mlp": torch.nn.Linear, "gpt": models.Block}
 
@@ -54,17 +51,13 @@ class Trainer:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    for name in ("model", "control", "meet"):
+    parser = process.parser()
+    for name in ("model", "control"):
         parser.add_argument("--" + name, required=True)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--modes", default="ddp,ddp-fused,single,single-fused")
     arguments = parser.parse_args()
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + arguments.meet, rank=arguments.rank,
-                            world_size=arguments.world, timeout=datetime.timedelta(minutes=10))
+    process.join(arguments)
     batches = models.batches(arguments.model, 100 + arguments.rank)
     modes = [mode for mode in arguments.modes.split(",")
              if arguments.rank == 0 or not mode.startswith("single")]

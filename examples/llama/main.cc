@@ -3,8 +3,7 @@
 //   llama --text kjv.txt   # one process; examples/gpt/get-text writes this text
 //   coupler launch -n 2 -o parallel.tensor=2 llama --text kjv.txt
 //   coupler launch -n 4 -o parallel.pipeline=2 -o parallel.tensor=2 llama --text kjv.txt
-//   coupler launch -n 8 -o backend.use=fsdp -o parallel.shard=2 -o parallel.context=2 \
-//       -o parallel.tensor=2 llama --text kjv.txt
+//   coupler launch -n 4 -o parallel.context=2 -o parallel.tensor=2 llama --text kjv.txt
 //   coupler launch -n 2 -o parallel.tensor=2 llama --weights SmolLM-135M --text notes.txt
 //
 // [parallel] in train.toml does the same as -o. Without --weights the model starts with random
@@ -23,6 +22,7 @@ struct Arguments {
   int64_t steps = 200, batch_size = 8, sequence = 128, layers = 4, width = 128, heads = 4,
           new_tokens = 64;
   double learning_rate = 1e-3;
+  uint64_t seed = 0;
 };
 
 // Bytes are the tokens of a model that has no tokenizer.
@@ -81,6 +81,7 @@ void run(coupler::Accelerator& accelerator, const Arguments& arguments) {
   const coupler::ModelConfig config = config_of(arguments);
   Tokens tokens;
   if (!arguments.weights.empty()) tokens.tokenizer = coupler::Tokenizer::open(arguments.weights);
+  torch::manual_seed(arguments.seed);
   std::shared_ptr<coupler::LanguageModel> model;
   {
     const coupler::EmptyWeights empty;  // each rank gets memory for what it keeps only
@@ -88,9 +89,11 @@ void run(coupler::Accelerator& accelerator, const Arguments& arguments) {
   }
   torch::optim::AdamW adamw(model->parameters(), arguments.learning_rate);
   const int64_t least = arguments.batch_size * accelerator.mesh().size("data+shard+expert");
-  auto loader = coupler::data_loader(
-      Windows(arguments.text, tokens, arguments.sequence, least),
-      {.batch_size = arguments.batch_size, .shuffle = true, .drop_last = true});
+  auto loader = coupler::data_loader(Windows(arguments.text, tokens, arguments.sequence, least),
+                                     {.batch_size = arguments.batch_size,
+                                      .shuffle = true,
+                                      .drop_last = true,
+                                      .seed = arguments.seed});
   std::optional<coupler::PipelineParallel> stages;
   if (accelerator.mesh().size("pipeline") > 1)
     stages.emplace(coupler::prepare_pipeline(accelerator, model));
@@ -143,6 +146,7 @@ int main(int argc, char** argv) {
   add("--width", arguments.width, "size of the hidden state; a multiple of --heads");
   add("--heads", arguments.heads, "attention heads");
   add("--lr", arguments.learning_rate, "learning rate");
+  add("--seed", arguments.seed, "seed of initial values and order");
   CLI11_PARSE(app, argc, argv);
   run(accelerator, arguments);
 }

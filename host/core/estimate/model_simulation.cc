@@ -89,9 +89,7 @@ ModelSimulation::ModelSimulation(MemoryLedger& ledger, const StepLog& log, const
       pool_(ledger, plan.optimizer_buffers >= 0 || plan.parameter_buffers >= 0),
       disk_pool_(ledger, true),
       parameter_disk_pool_(ledger, true),
-      in_memory_(!plan.sharded() ||
-                 std::any_of(model.parameters.begin(), model.parameters.end(),
-                             [](const LoggedParameter& p) { return p.divided(); })),
+      in_memory_(!plan.sharded() || model.divided()),
       unit_of_(model.parameters.size(), kNone),
       part_of_(model.parameters.size(), kNone) {
   for (const EstimateUnit& unit : plan.units) {

@@ -106,11 +106,8 @@ MemoryEstimate simulate(const StepLog& log, const std::vector<EstimatePlan>& pla
   // Ranks that shard trim theirs when they prepare; those that divide layers communicate in each.
   const bool trims = std::any_of(plans.begin(), plans.end(),
                                  [](const EstimatePlan& plan) { return plan.sharded(); });
-  const bool divides =
-      std::any_of(log.models.begin(), log.models.end(), [](const LoggedModel& model) {
-        return std::any_of(model.parameters.begin(), model.parameters.end(),
-                           [](const LoggedParameter& p) { return p.divided(); });
-      });
+  const bool divides = std::any_of(log.models.begin(), log.models.end(),
+                                   [](const LoggedModel& model) { return model.divided(); });
   if ((!trims || divides) && !log.events.empty()) {
     const uint64_t lost = (estimate.peak - estimate.base) / kInterleavedShare;
     estimate.peak += lost;

@@ -3,6 +3,7 @@
 #include <coupler/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace coupler::estimate {
@@ -42,6 +43,11 @@ uint64_t LoggedParameter::numel() const {
   uint64_t result = 1;
   for (const uint64_t size : sizes) result *= size;
   return result;
+}
+
+bool LoggedModel::divided() const {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const LoggedParameter& p) { return p.divided(); });
 }
 
 uint64_t StepLog::parameter_count() const {

@@ -40,6 +40,8 @@ struct LoggedModel {
   std::vector<LoggedModule> modules;
   std::vector<LoggedParameter> parameters;
   uint64_t first_parameter = 0;  // its number in events
+
+  bool divided() const;  // any of its parameters is
 };
 
 // One event of the step, in order. Storages and parameters are numbered; a storage is made once.

@@ -206,13 +206,13 @@ void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValu
   // For other devices, backward runs on LibTorch threads, so leave() was not called here.
   if (open_ != nullptr && open_->unpacked()) leave();
   enter(arguments);
+  // What replaces attention or dropout is part of the call, also when that runs again.
+  const tensors::ReplacedAttentionAgain attention(op);
+  const tensors::ReplacedDropoutAgain dropout(op);
   // A call inside a call (a custom autograd function) is part of the outer one.
   const std::shared_ptr<ForwardSegment> segment = open_;
   if (segment == nullptr || segment->in_call()) return op.callBoxed(stack);
   segment->begin_call(op, arguments);
-  // What replaces attention or dropout is part of the call, also when that runs again.
-  const tensors::ReplacedAttentionAgain attention(op);
-  const tensors::ReplacedDropoutAgain dropout(op);
   const auto results_from = stack.size() - arguments.size();
   try {
     op.callBoxed(stack);

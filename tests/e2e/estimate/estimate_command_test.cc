@@ -125,7 +125,7 @@ Words mixture(const Words& sizes) { return with({"--", MIXTURE_PROGRAM}, sizes);
 
 TEST(EstimateCommand, DividedExperts_AreAPartOfTheModel) {
   const Workplace here;
-  const Words program = mixture({"64", "256", "8", "2"});
+  const Words program = mixture({"128", "512", "8", "2"});
   const auto estimate = [&](const Words& options) {
     return here.coupler(with(
         with({"estimate", "--json", "--world", "4"}, with({"-o", "backend.use=gloo_cpu"}, options)),

@@ -32,7 +32,7 @@ std::vector<std::string> candidates(const SchemaKey& key) {
     case ValueType::kBoolean:
       return {"true", "false"};
     case ValueType::kInteger:
-      return {"-1", "1", "2", "3", "4", "8", "16", "32", "64"};
+      return {"-1", "1", "2", "3", "4", "8", "16", "32", "64", "0"};
     case ValueType::kNumber:
       return {"0.5", "3", "1.5", "0.25", "3.25", "0.75", "0.9", "1024.0"};
     case ValueType::kDuration:

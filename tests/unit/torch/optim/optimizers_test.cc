@@ -12,10 +12,10 @@ namespace coupler {
 namespace {
 
 using Parameters = std::vector<at::Tensor>;
-using Make = std::function<std::unique_ptr<ParameterOptimizer>(Parameters)>;
+using MakeOptimizer = std::function<std::unique_ptr<ParameterOptimizer>(Parameters)>;
 
 template <class Optimizer, class Options>
-Make made(Options options) {
+MakeOptimizer made(Options options) {
   return [options](Parameters parameters) {
     return std::make_unique<Optimizer>(std::move(parameters), options);
   };
@@ -23,7 +23,7 @@ Make made(Options options) {
 
 struct Case {
   std::string name;
-  Make make;
+  MakeOptimizer make;
   double tolerance = 1e-6;
 };
 
@@ -136,7 +136,7 @@ TEST(Optimizers, OfGroups_UseTheirOptions) {
 
 TEST(Optimizers, WrongOptions_AreRefused_NamingThem) {
   const Parameters parameters = {at::zeros({1})};
-  const auto problem_of = [&](const Make& make) -> std::string {
+  const auto problem_of = [&](const MakeOptimizer& make) -> std::string {
     try {
       make(parameters);
     } catch (const Error& error) {
@@ -144,7 +144,7 @@ TEST(Optimizers, WrongOptions_AreRefused_NamingThem) {
     }
     return "no error";
   };
-  const std::pair<Make, const char*> rows[] = {
+  const std::pair<MakeOptimizer, const char*> rows[] = {
       {made<NAdam>(NAdamOptions(-1)), "parameter group 0 of the optimizer: lr is -1"},
       {made<NAdam>(NAdamOptions().momentum_decay(-1)), "momentum_decay is -1"},
       {made<RAdam>(RAdamOptions().betas({0.9, 1})), "betas has 1"},
