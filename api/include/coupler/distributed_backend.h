@@ -424,9 +424,10 @@ typedef struct db_communicator_params {
  * that "auto" picks). The host consumes that option: it is not in
  * params->options and need not be in default_options. A base that itself needs
  * a base of role "world" is refused. A backend that stands on several
- * transports names their roles in coupler/bases.h. The base is borrowed: it outlives the communicator and
- * everything split from it, and the plugin never destroys it. The other bits of
- * such a plugin are the capabilities it passes on if its base has them.
+ * transports names their roles in coupler/bases.h. The base is borrowed: it
+ * outlives the communicator and everything split from it, and the plugin never
+ * destroys it. The other bits of such a plugin are the capabilities it passes
+ * on if its base has them.
  */
 enum {
   DB_CAP_ABORT = 1u << 0, /* abort ends pending operations */
