@@ -286,12 +286,14 @@ int memory(Rank& rank) {
   const auto* const bytes = static_cast<const unsigned char*>(sample.get());
   check(std::count(bytes, bytes + kSample, 0) == static_cast<std::ptrdiff_t>(kSample),
         "it is not zero");
-  use_memory_of([communicator, calls = uint64_t{0}](size_t size) mutable {
+  use_memory_of([&communicator, calls = uint64_t{0}](size_t size) mutable {
     const bool elsewhere = ++calls % 5 == static_cast<uint64_t>(communicator->rank());
     return elsewhere ? nullptr : communicator->peer_memory(size);
   });
   Tally tally;
-  rank.report(run_cells(rank, *communicator, Cover::kPairs, tally));
+  const std::string cells = run_cells(rank, *communicator, Cover::kPairs, tally);
+  use_memory_of({});
+  rank.report(cells);
   return 0;
 }
 
