@@ -17,9 +17,6 @@
 namespace coupler {
 namespace {
 
-// Shorter than CTest's timeout, which would leave the program running.
-constexpr auto kLimit = std::chrono::seconds(110);
-
 std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
@@ -27,12 +24,12 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-int wait_for(pid_t pid) {
-  const auto end = std::chrono::steady_clock::now() + kLimit;
+int wait_for(pid_t pid, std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
   int status = 0;
   while (waitpid(pid, &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > end) {
-      ADD_FAILURE() << "the program did not end within 110 s";
+      ADD_FAILURE() << "the program did not end within " << limit.count() << " s";
       kill(pid, SIGKILL);
       waitpid(pid, &status, 0);
       break;
@@ -83,7 +80,7 @@ Outcome Workplace::run(const std::string& program, const std::vector<std::string
   posix_spawn_file_actions_destroy(&files);
   if (error != 0) throw std::runtime_error("cannot start " + argv[0]);
   Outcome outcome;
-  outcome.exit_code = wait_for(pid);
+  outcome.exit_code = wait_for(pid, limit);
   outcome.out = text_of(out);
   outcome.err = text_of(err);
   return outcome;

@@ -2,6 +2,7 @@
 // process. Single-threaded.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -22,9 +23,11 @@ class Workplace {
  public:
   void write(const std::string& name, const std::string& text, int mode = 0644) const;
   const std::filesystem::path& path() const { return folder_.path(); }
+  // Shorter than CTest's timeout, which would leave the program running.
+  std::chrono::seconds limit{110};
 
   // Runs coupler ARGUMENTS… with only PATH and `variables` in the environment. Fails the test if it
-  // does not end within 110 s.
+  // does not end within `limit`.
   Outcome coupler(const std::vector<std::string>& arguments,
                   std::map<std::string, std::string> variables = {}) const;
   // The same for another program, given by its path.
