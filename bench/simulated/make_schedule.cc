@@ -1,3 +1,4 @@
+#include <bit>
 #include <numeric>
 #include <stdexcept>
 
@@ -13,6 +14,11 @@ Group all_ranks(const Rank& rank) {
 
 std::unique_ptr<Schedule> make_flat(const std::string& name, Rank& rank, Group group) {
   if (name == "ring") return std::make_unique<Ring>(rank, std::move(group));
+  // Binary blocks of different sizes do different things.
+  if (name == "halving-doubling" && rank.is_folded() &&
+      !std::has_single_bit(static_cast<unsigned>(group.size())))
+    throw std::invalid_argument(
+        "halving-doubling can only be folded if the number of ranks is a power of two");
   if (name == "halving-doubling") return std::make_unique<HalvingDoubling>(rank, std::move(group));
   if (name == "direct") return std::make_unique<Direct>(rank, std::move(group));
   throw std::invalid_argument(

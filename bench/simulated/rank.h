@@ -54,6 +54,7 @@ class Rank {
   int size() const { return layout_.size(); }
   int machine() const { return layout_.machine_of[static_cast<size_t>(rank_)]; }
   int index() const { return layout_.index_of[static_cast<size_t>(rank_)]; }
+  bool is_folded() const { return job_.is_folded; }
   int local_size() const { return static_cast<int>(layout_.on(machine()).size()); }
   const db::hierarchical::Layout& layout() const { return layout_; }
 

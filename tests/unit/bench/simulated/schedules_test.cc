@@ -281,6 +281,11 @@ TEST(SimulatedSchedules, JobsThatCannotBe_AreRefused) {
   const std::string folded = "only jobs on equal machines and without data can be folded";
   EXPECT_EQ(refused({{1, 2}, true}), folded);
   EXPECT_EQ(refused({{1, 1}, true}, &data), folded);
+  EXPECT_EQ(refusal([&] {
+              cluster().run({Machines(3, 1), true},
+                            [](Rank& rank) { make_schedule("halving-doubling", rank); });
+            }),
+            "rank 0: halving-doubling can only be folded if the number of ranks is a power of two");
   EXPECT_EQ(refusal([&] { cluster().run({{2}}, [](Rank& rank) { make_schedule("star", rank); }); }),
             "rank 0: there is no schedule 'star'; there are ring, halving-doubling and direct, "
             "each also after "
