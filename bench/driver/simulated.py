@@ -1,0 +1,192 @@
+"""Collectives and sharded steps on simulated machines: bench/simulated, docs/internals/simulated.md."""
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import threading
+
+from . import children
+from .collectives import size_name
+from .report import Row
+
+FLAT = ("ring", "halving-doubling", "direct")
+OURS = "hierarchical/direct"
+SCHEDULES = FLAT + ("hierarchical/ring", "hierarchical/halving-doubling", OURS)
+EACH = 8  # ranks of a machine
+MACHINES = (1, 2, 8, 32, 128, 512)
+GBIT = (10, 100, 400)
+BYTES = tuple(1 << n for n in range(10, 31, 2))
+SMALL = 32768  # the default of backend.hierarchical.small_bytes
+# A GPT of 1.2 billion parameters in bf16: 24 units of 50 million.
+UNITS, UNIT_BYTES, FORWARD_MS = 24, 100 << 20, 20
+# What is complete, with every machine and message, to compare with: machines, bytes.
+COMPLETE = {"ring": (16, 1 << 24), "halving-doubling": (512, 1 << 24), "direct": (8, 1 << 22),
+            "hierarchical/ring": (32, 1 << 24), OURS: (32, 1 << 24)}
+# Two machines of two ranks, joined by a wire of 1 Gbit/s.
+WIRE = {"gloo_cpu": ("direct", ("backend.use=gloo_cpu",)),
+        "gloo_cpu, libgloo's ring": ("ring", ("backend.use=gloo_cpu", "backend.gloo_cpu.algorithm=gloo")),
+        "hierarchical over gloo_cpu": (OURS, ("backend.use=hierarchical", "backend.hierarchical.across=gloo_cpu"))}
+WIRE_BYTES = (1 << 20, 4 << 20, 16 << 20)
+
+
+def times(context, schedules, *options, limit=600):
+    """What the program prints: [{schedule, machines, ranks, gbit, bytes…, seconds}]."""
+    path = os.path.join(context.build, "bin", "bench", "bench_simulated")
+    if not os.path.exists(path):
+        raise children.Failed(f"{path} is missing: it needs SimGrid. Run apt-get install libsimgrid-dev (62 MB with "
+                              "what it needs), then scripts/build release benchmarks")
+    output = children.run([path, "--schedules", ",".join(schedules), *options], context.folder, limit)
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def listed(values):
+    return ",".join(map(str, values))
+
+
+def all_reduce_rows(context):
+    """For each size: hierarchical over gloo_cpu against the fastest flat schedule."""
+    machines = (2, 8) if context.quick else MACHINES
+    found = {}
+    for one in times(context, SCHEDULES, "--each", str(EACH), "--machines", listed(machines), "--gbit", listed(GBIT),
+                     "--bytes", listed(BYTES)):
+        found.setdefault((one["ranks"], one["gbit"], one["bytes"]), {})[one["schedule"]] = 1e3 * one["seconds"]
+    rows = []
+    for (ranks, gbit, size), by_schedule in found.items():
+        best = min(FLAT, key=by_schedule.get)
+        rows.append(Row(f"all_reduce, {ranks} ranks, {gbit} Gbit/s, {size_name(size)}: hierarchical / flat", "ms",
+                        [by_schedule[OURS]], [by_schedule[best]], None, less_is_better=True,
+                        extra={"ranks": ranks, "gbit": gbit, "bytes": size, "peer_name": best,
+                               "times": {name: float(f"{ms:.4g}") for name, ms in by_schedule.items()}}))
+    return rows
+
+
+def lanes_rows(context):
+    """From which size on several lanes are faster than the leader, which small_bytes should be."""
+    sizes = [1 << n for n in range(6, 23)]
+    rows = []
+    for across in "direct", "halving-doubling":
+        found = []
+        for small in 0, 1 << 40:
+            found.append({(one["ranks"], one["gbit"], one["bytes"]): one["seconds"] for one in times(
+                context, [f"hierarchical/{across}"], "--each", str(EACH), "--machines", listed(MACHINES[1:]), "--gbit",
+                listed(GBIT), "--bytes", listed(sizes), "--small", str(small))})
+        for ranks, gbit in dict.fromkeys(key[:2] for key in found[0]):
+            wins = [all(found[0][ranks, gbit, size] < found[1][ranks, gbit, size] for size in sizes[i:])
+                    for i in range(len(sizes))]
+            first = sizes[wins.index(True)] if True in wins else 2 * sizes[-1]
+            rows.append(Row(f"hierarchical/{across}, {ranks} ranks, {gbit} Gbit/s: lanes are faster from / small_bytes",
+                            "B", [first], [SMALL], extra={"ranks": ranks, "gbit": gbit, "across": across}))
+    return rows
+
+
+def step_rows(context):
+    """Sharded steps over hierarchical, against the same over gloo_cpu."""
+    found = {}
+    for one in times(context, ["direct", OURS], "--each", str(EACH), "--machines",
+                     listed((2,) if context.quick else MACHINES), "--gbit", listed(GBIT), "--step",
+                     f"{UNITS},{UNIT_BYTES},{FORWARD_MS}"):
+        found.setdefault((one["ranks"], one["gbit"]), {})[one["schedule"]] = one["seconds"]
+    return [Row(f"sharded step, {ranks} ranks, {gbit} Gbit/s: over hierarchical / over gloo_cpu", "s", [both[OURS]],
+                [both["direct"]], None, less_is_better=True,
+                extra={"ranks": ranks, "gbit": gbit, "units": UNITS, "unit_bytes": UNIT_BYTES,
+                       "computing": 3e-3 * UNITS * FORWARD_MS})
+            for (ranks, gbit), both in found.items()]
+
+
+def folded_rows(context):
+    """Two machines that stand for all, against all of them."""
+    rows = []
+    for name, (machines, size) in COMPLETE.items():
+        options = ("--machines", str(machines), "--each", str(EACH), "--gbit", "100", "--bytes", str(size))
+        few, = times(context, [name], *options)
+        every, = times(context, [name], *options, "--complete")
+        rows.append(Row(f"{name}, {every['ranks']} ranks, 100 Gbit/s, {size_name(size)}: two machines / all", "ms",
+                        [1e3 * few["seconds"]], [1e3 * every["seconds"]], None, less_is_better=True, faster=False,
+                        extra={"ranks": every["ranks"], "peer_simulated_in": every["simulated_in"]}))
+    return rows
+
+
+@contextlib.contextmanager
+def two_hosts():
+    """Two network namespaces, joined by a wire of 1 Gbit/s in each direction."""
+    names = [f"bench-{os.getpid()}-{host}" for host in range(2)]
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("-n", names[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", names[1])
+        for host, name in enumerate(names):
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "address", "add", f"10.77.0.{host + 1}/24", "dev", "wire")
+            ip("-n", name, "link", "set", "wire", "up")
+            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate",
+                            "1gbit", "burst", "128kb", "latency", "200ms"], check=True, capture_output=True, timeout=30)
+        yield names
+    except subprocess.CalledProcessError as error:
+        raise children.Failed(f"{' '.join(error.cmd)}: {error.stderr.decode().strip()}")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30)
+
+
+def measured(context, hosts, options):
+    """{bytes: milliseconds} of all_reduce on two ranks of each host."""
+    secret = os.path.join(context.folder, "secret")
+    with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(secrets.token_hex(16))
+    coupler = context.program("coupler")
+    outputs = [None, None]
+
+    def start(host):
+        words = ["ip", "netns", "exec", hosts[host], "unshare", "--uts", "--pid", "--fork", "--mount-proc",
+                 "--kill-child", "sh", "-c", f'hostname {hosts[host]} && exec "$@"', "sh", coupler, "launch", "-n", "4",
+                 "--machines", "2", "--machine-rank", str(host), "--main-address", "10.77.0.1", "--main-port", "29500"]
+        for option in (*options, "backend.interface=wire", f"launch.secret_file={secret}"):
+            words += ["-o", option]
+        words += [coupler, "bench", "collectives", "--bytes", listed(WIRE_BYTES), "--json"]
+        try:
+            outputs[host] = children.run(words, context.folder, 120)
+        except children.Failed as error:
+            outputs[host] = error
+
+    threads = [threading.Thread(target=start, args=(host,)) for host in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for output in outputs:
+        if isinstance(output, children.Failed):
+            raise output
+    text = outputs[0]
+    return {row["bytes"]: row["median_us"] / 1e3 for row in json.loads(text[text.index("["):text.rindex("]") + 1])}
+
+
+def measured_rows(context):
+    """The simulation against what two machines of two ranks take, as namespaces of this machine."""
+    if (os.geteuid() != 0 or any(shutil.which(name) is None for name in ("ip", "tc", "unshare"))
+            or not os.access(os.path.join(context.build, "bin", "coupler"), os.X_OK)):
+        context.say("simulated: not compared with a measurement, which needs root, ip, tc, unshare and the program coupler")
+        return []
+    rows = []
+    with two_hosts() as hosts:
+        for name, (schedule, options) in WIRE.items():
+            took = measured(context, hosts, options)
+            for one in times(context, [schedule], "--machines", "2", "--each", "2", "--gbit", "1", "--bytes",
+                             listed(took), "--complete"):
+                rows.append(Row(f"{name}, 2 machines of 2 ranks, 1 Gbit/s, {size_name(one['bytes'])}: measured / "
+                                "simulated", "ms", [took[one["bytes"]]], [1e3 * one["seconds"]], None,
+                                less_is_better=True, faster=False))
+    return rows
+
+
+def simulated(context):
+    """all_reduce and sharded steps on up to 4,096 simulated ranks; needs libsimgrid-dev."""
+    rows = all_reduce_rows(context) + step_rows(context)
+    if not context.quick:
+        rows += lanes_rows(context) + folded_rows(context)
+    return rows + measured_rows(context)
