@@ -24,6 +24,7 @@
 #include "base/file_descriptor.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/config/auto_choice.h"
 #include "cli/config/config_questions.h"
 #include "cli/config/prompt.h"
 #include "cli/import/config_import.h"
@@ -243,9 +244,10 @@ int ask(const Arguments& arguments) {
 int explain(const Arguments& arguments) {
   const config::Config config = config::load_config(arguments.config);
   estimate::memory_limit_of(config);  // throws if the size is invalid
-  const std::string text = arguments.has("--json")
-                               ? explain_config_json(config)
-                               : config::explain_config(config) + groups::explain(config);
+  const std::string text =
+      arguments.has("--json")
+          ? explain_config_json(config)
+          : config::explain_config(config) + groups::explain(config) + explain_auto(config);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

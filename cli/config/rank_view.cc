@@ -115,8 +115,9 @@ class Detector {
     for (const plugin::WantedBase& wanted : plugin::wanted_bases(wrapper.table())) {
       backend.use = plugin::use_of(wanted, config_.backend, wrapper.name());
       if (backend.use == "auto") {
-        backend.use = plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process_),
-                                           config_.training.device == "cpu");
+        backend.use = plugin::resolve_auto(
+            backend, rendezvous::mpi_launch_of(process_), config_.training.device == "cpu",
+            wanted.of_machine ? plugin::Spread::kOneMachine : rendezvous::spread_of(process_));
       }
       const plugin::Plugin base = plugin::Plugin::load(backend);
       plugin::check_base(wrapper.table(), wanted, base.table());

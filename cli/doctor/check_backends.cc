@@ -59,8 +59,9 @@ Finding row(const plugin::PluginReport& report) {
 Finding planned(const config::Config& config) {
   const std::string named = fmt::format("backend.use = \"{}\"", config.backend.use);
   try {
-    const plugin::TransportChoice plan = plugin::choose_transport(
-        config.backend, plugin::MpiLaunch::kPossible, config.training.device == "cpu");
+    const plugin::TransportChoice plan =
+        plugin::choose_transport(config.backend, plugin::MpiLaunch::kPossible,
+                                 config.training.device == "cpu", plugin::Spread::kOneMachine);
     if (plan.needs_mpi_launch && find_in_path("mpirun").empty() &&
         find_in_path("mpirun.openmpi").empty()) {
       return {Level::kError, fmt::format("{} needs mpirun, which is not in PATH", named),

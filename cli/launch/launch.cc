@@ -95,6 +95,16 @@ std::string describe_environment(const LaunchPlan& plan, const LaunchDescription
   return text;
 }
 
+// As far as the launcher places the ranks. mpirun and srun do that themselves, and whoever starts
+// processes with mpirun has chosen an MPI library, which knows its machines.
+plugin::Spread spread_of(const LaunchPlan& plan) {
+  if (plan.via == Via::kMpirun) return plugin::Spread::kUnknown;
+  if (plan.machines > 1) {
+    return plan.per_machine() > 1 ? plugin::Spread::kShared : plugin::Spread::kUnknown;
+  }
+  return plan.via == Via::kSlurm ? plugin::Spread::kUnknown : plugin::Spread::kOneMachine;
+}
+
 // Chooses the backend once, here, so that all ranks agree and because the choice of mpirun depends
 // on it. Returns whether Open MPI's mpirun must start the processes.
 bool plan_backend(LaunchPlan& plan, plugin::MpiLaunch mpi) {
@@ -103,8 +113,8 @@ bool plan_backend(LaunchPlan& plan, plugin::MpiLaunch mpi) {
   }
   plugin::TransportChoice transport;
   try {
-    transport =
-        plugin::choose_transport(plan.config.backend, mpi, plan.config.training.device == "cpu");
+    transport = plugin::choose_transport(plan.config.backend, mpi,
+                                         plan.config.training.device == "cpu", spread_of(plan));
   } catch (const Error& error) {
     if (!plan.multi_gpu || error.code() != ErrorCode::kPlugin) {
       throw;

@@ -281,7 +281,8 @@ int bench(const Arguments& arguments) {
   const rendezvous::ProcessInfo process = rendezvous::detect_process();
   const bool alone = process.world_size == 1 && config.backend.use == "auto";
   if (!alone && config.backend.use == "auto") {
-    config.backend.use = plugin::resolve_auto(config.backend, rendezvous::mpi_launch_of(process));
+    config.backend.use = plugin::resolve_auto(config.backend, rendezvous::mpi_launch_of(process),
+                                              /*on_host=*/false, rendezvous::spread_of(process));
   }
   const plugin::Plugin plugin =
       alone ? plugin::Plugin::single() : plugin::Plugin::load(config.backend);

@@ -101,6 +101,26 @@ bool Base::supports(db_op op) const {
   return communicator_->functions->supports(communicator_, &op, &score) == DB_OK && score > 0;
 }
 
+const db_peer_memory* Base::peer_memory() const {
+  const db_communicator_functions* const functions = communicator_->functions;
+  if (!DB_HAS(functions, db_communicator_functions, get_extension) ||
+      functions->get_extension == nullptr)
+    return nullptr;
+  return static_cast<const db_peer_memory*>(
+      functions->get_extension(communicator_, DB_PEER_MEMORY));
+}
+
+std::shared_ptr<void> Base::allocate(uint64_t bytes) const {
+  const db_peer_memory* const extension = peer_memory();
+  if (extension == nullptr) return nullptr;
+  void *memory = nullptr, *handle = nullptr;
+  HostError error;
+  // Whoever asks has memory of its own for this case.
+  if (extension->allocate(communicator_, bytes, &memory, &handle, &error.error) != DB_OK)
+    return nullptr;
+  return {memory, [release = extension->release, handle](void*) { release(handle); }};
+}
+
 Failure Base::translate(db_status status, const HostError& error) const {
   Failure failure = error.failure(status, "its base \"" + role_ + "\"");
   failure.flags = error.error.flags;

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <coupler/distributed_backend.h>
+#include <coupler/memory.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +69,10 @@ class Base {
 
   // supports of the ABI, for host memory.
   bool supports(db_op op) const;
+  // Its coupler.memory/1; NULL: it has none. [any-thread]
+  const db_peer_memory* peer_memory() const;
+  // Memory that the base's ranks reach; NULL: it gives none. May outlive the base. [any-thread]
+  std::shared_ptr<void> allocate(uint64_t bytes) const;
   void abort() const { communicator_->functions->abort(communicator_); }
 
   // The error that the base returned, with this communicator's ranks.

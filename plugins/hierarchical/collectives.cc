@@ -229,7 +229,7 @@ Failure Collectives::run_pairwise(const Op& op) {
   const int32_t rank = group_->layout.rank;
   const auto* send = static_cast<const uint8_t*>(op.send);
   if (op.in_place && (op.kind == DB_ALL_TO_ALL || op.kind == DB_ALL_TO_ALL_V)) {
-    uint8_t* const copy = scratch_.take(op.send_size * op.element);
+    uint8_t* const copy = copy_.take(op.send_size * op.element);
     std::memcpy(copy, send, op.send_size * op.element);
     send = copy;
   }

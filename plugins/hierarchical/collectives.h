@@ -27,7 +27,7 @@ struct Settings {
 class Collectives {
  public:
   Collectives(const Group* group, const FailureBoard* board, const Settings& settings)
-      : group_(group), board_(board), settings_(settings) {}
+      : group_(group), board_(board), settings_(settings), scratch_(&group->nearest()) {}
 
   // A failure has already ended the operations of the bases.
   Failure run(const Op& op);
@@ -49,7 +49,8 @@ class Collectives {
   const Group* const group_;
   const FailureBoard* const board_;
   const Settings settings_;
-  Scratch scratch_;
+  Scratch scratch_;        // of stages
+  Scratch copy_{nullptr};  // of messages, which no other rank reads in place
   std::vector<Fingerprint> here_;
   uint64_t number_ = 0;  // of collectives, as messages are not counted by all ranks
 };

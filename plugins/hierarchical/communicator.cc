@@ -113,6 +113,26 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
   });
 }
 
+// Buffers in it are the base's to read in place, since the first and last stages use them directly.
+db_status allocate_near(db_communicator* communicator, uint64_t bytes, void** memory, void** handle,
+                        db_error* error) {
+  return guarded("hierarchical: ", error, [&] {
+    const Communicator& self = *of(communicator);
+    if (const db_status failed = self.queue.async_error(error); failed < 0) return failed;
+    const Base& base = self.group->nearest();
+    HostError reason;
+    const db_status status =
+        base.peer_memory()->allocate(base.get(), bytes, memory, handle, &reason.error);
+    return status == DB_OK ? status : report(base.translate(status, reason), error);
+  });
+}
+
+const void* memory_extension(const db_communicator* communicator, const char* id) {
+  const db_peer_memory& memory = of(communicator)->memory;
+  const bool asked = id != nullptr && std::string_view(id) == DB_PEER_MEMORY;
+  return asked && memory.allocate != nullptr ? &memory : nullptr;
+}
+
 constexpr db_communicator_functions functions_with(
     decltype(db_communicator_functions::split) split_function) {
   return {
@@ -127,7 +147,7 @@ constexpr db_communicator_functions functions_with(
       async_error,
       abort,
       destroy,
-      nullptr,  // get_extension
+      memory_extension,
   };
 }
 
@@ -175,7 +195,10 @@ Communicator::Communicator(std::unique_ptr<Group> chosen, BootstrapStore shared,
       settings(chosen_settings),
       board(store, group->layout.rank),
       executor(group.get(), &board, settings),
-      queue(&executor, group->layout.size()) {}
+      queue(&executor, group->layout.size()) {
+  if (const db_peer_memory* const below = group->nearest().peer_memory())
+    memory = {sizeof(db_peer_memory), allocate_near, below->release};
+}
 
 Failure create_communicator(const db_communicator_params& params, const Settings& settings,
                             db_communicator** result) {

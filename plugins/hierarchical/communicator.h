@@ -3,6 +3,7 @@
 #pragma once
 
 #include <coupler/distributed_backend.h>
+#include <coupler/memory.h>
 
 #include <cstdint>
 #include <memory>
@@ -27,7 +28,8 @@ struct Communicator : db_communicator {
   const int64_t default_timeout_ns;
   const Settings settings;
   const FailureBoard board;
-  uint64_t splits = 0;  // [comm-serial]
+  db_peer_memory memory{};  // of the nearest base; without functions if that has none
+  uint64_t splits = 0;      // [comm-serial]
   OperationExecutor executor;
   SerialQueue queue;
 };

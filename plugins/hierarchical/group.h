@@ -31,6 +31,9 @@ struct Group {
     return layout.is_one_rank_each() ? across.get() : nullptr;
   }
 
+  // The base that moves the caller's buffers between the ranks of this machine.
+  const Base& nearest() const { return whole() != nullptr ? *whole() : *local; }
+
   void abort() const;
 
   // Collective over the ranks of across. Takes over both transports, whatever the outcome. Fails

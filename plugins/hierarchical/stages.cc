@@ -1,6 +1,7 @@
 #include "hierarchical/stages.h"
 
 #include <algorithm>
+#include <new>
 
 namespace db::hierarchical {
 namespace {
@@ -10,9 +11,15 @@ constexpr int64_t kLongestLag = 500'000'000;
 }  // namespace
 
 uint8_t* Scratch::take(size_t bytes) {
-  const size_t words = (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
-  if (words_.size() < words) words_.resize(words);
-  return reinterpret_cast<uint8_t*>(words_.data());
+  if (bytes_ < bytes) {
+    bytes_ = 0;
+    memory_ = nullptr;
+    if (base_ != nullptr) memory_ = base_->allocate(bytes);
+    if (memory_ == nullptr)
+      memory_ = {::operator new(bytes), [](void* memory) { ::operator delete(memory); }};
+    bytes_ = bytes;
+  }
+  return static_cast<uint8_t*>(memory_.get());
 }
 
 int64_t stage_deadline(const Op& op, int stage) {

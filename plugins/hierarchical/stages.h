@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "common/error.h"
@@ -19,11 +20,15 @@ namespace db::hierarchical {
 // Memory that a communicator keeps for its collectives; grows as needed.
 class Scratch {
  public:
-  // At least bytes, aligned for every type.
+  // base: what gives the memory, if it can; NULL: the heap.
+  explicit Scratch(const Base* base) : base_(base) {}
+  // At least bytes, aligned for every type, in place of what it gave before.
   uint8_t* take(size_t bytes);
 
  private:
-  std::vector<uint64_t> words_;
+  const Base* const base_;
+  std::shared_ptr<void> memory_;
+  size_t bytes_ = 0;
 };
 
 // How one collective is carried out; the same on every rank.

@@ -175,7 +175,8 @@ Failure compare(const Announcement& own, const Announcement& theirs, int32_t oth
     return differ(DB_ERR_UNSUPPORTED,
                   "runs on the machine " + theirs.host + ", rank 0 on " + own.host +
                       ", but shm connects the ranks of one machine; for several machines set "
-                      "backend.use to another transport, such as gloo_cpu");
+                      "backend.use to \"hierarchical\", which keeps shm within each machine, or to "
+                      "another transport, such as gloo_cpu");
   if (theirs.user_space == own.user_space && theirs.user != own.user)
     return differ(DB_ERR_UNSUPPORTED, "runs as user " + std::to_string(theirs.user) +
                                           ", rank 0 as user " + std::to_string(own.user) +

@@ -17,6 +17,10 @@
 namespace db::shm {
 namespace {
 
+// Above transports over sockets, and above an MPI library that is merely installed, as shared
+// memory is faster (docs/backends.md); below one that started the processes.
+constexpr int32_t kScore = 55;
+
 constexpr db_option kOptions[] = {
     i64_option("busy_poll_us", 100,
                "Microseconds for which a waiting rank spins before it sleeps, if the machine has a "
@@ -34,7 +38,7 @@ constexpr db_option kOptions[] = {
 db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_capacity) {
   try {
     const Descriptor file(memfd_create("coupler-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    *score = file ? 5 : 0;
+    *score = file ? kScore : 0;
     const std::string text =
         file ? "for the ranks of one machine\n" + describe_tuning()
              : std::string("memory cannot be shared: memfd_create: ") + std::strerror(errno) +
@@ -82,7 +86,7 @@ constexpr DistributedBackend kBackend = {
     "shm",
     kVersion,
     "Host memory of one machine's ranks: they read each other's data in shared memory",
-    DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY,
+    DB_CAP_ABORT | DB_CAP_SPLIT | DB_CAP_HOST_MEMORY | DB_CAP_ONE_MACHINE,
     probe,
     default_options<kOptions>,
     create,

@@ -20,6 +20,7 @@
 #include "memory.h"
 #include "plan.h"
 #include "rank.h"
+#include "simple_ops.h"
 #include "values.h"
 
 namespace coupler::matrix {
@@ -278,8 +279,17 @@ int memory(Rank& rank) {
   const auto communicator = rank.connect();
   constexpr size_t kSample = 100'000;
   const auto sample = communicator->peer_memory(kSample);
-  if (memory_kind() != DB_MEMORY_HOST || sample == nullptr) {
+  Values<float> givers(1, sample == nullptr ? 0.0f : 1.0f);
+  if (const db_op op = all_reduce(givers);
+      op.memory == DB_MEMORY_HOST && communicator->supports(op))
+    communicator->run(op);
+  if (memory_kind() != DB_MEMORY_HOST || givers[0] == 0.0f) {
     rank.report("the backend gives no memory (coupler.memory/1)");
+    return 0;
+  }
+  if (sample == nullptr) {  // as this rank is alone on its machine, unlike others
+    Tally tally;
+    rank.report(run_cells(rank, *communicator, Cover::kPairs, tally));
     return 0;
   }
   check(reinterpret_cast<uintptr_t>(sample.get()) % kGuard == 0, "it is not aligned to 64 bytes");

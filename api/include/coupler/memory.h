@@ -3,11 +3,13 @@
  *
  * A transport whose ranks can reach each other's memory returns a
  * db_peer_memory for DB_PEER_MEMORY from get_extension of its communicators
- * (db_communicator_functions, not DistributedBackend). What it allocates, all
- * ranks of the communicator can read and write. The host keeps there what is
- * sent again and again, such as flat gradients. An operation with all buffers
- * in such memory on every rank may then need no copies through the transport's
- * own buffers. It affects only speed, never results.
+ * (db_communicator_functions, not DistributedBackend). What it allocates, other
+ * ranks of the communicator can read and write: all of them, or those of its
+ * machine. The host keeps there what is sent again and again, such as flat
+ * gradients. An operation with all buffers in such memory on every rank may
+ * then need fewer copies through the transport's own buffers. It affects only
+ * speed, never results. A rank without such neighbors may have no extension
+ * although others have it.
  *
  * The conventions are those of coupler/distributed_backend.h: struct_size
  * first, append only, a zero in a field newer than you means the behavior

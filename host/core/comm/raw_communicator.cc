@@ -231,8 +231,9 @@ std::unique_ptr<RawCommunicator> RawCommunicator::make_base(
   backend.sha256.clear();  // the pin is the wrapper's
   if (backend.use == "auto") {
     const bool on_host = options.device == nullptr || !options.device->is_cuda();
-    backend.use =
-        plugin::resolve_auto(backend, rendezvous::mpi_launch_of(options.process), on_host);
+    backend.use = plugin::resolve_auto(
+        backend, rendezvous::mpi_launch_of(options.process), on_host,
+        wanted.of_machine ? plugin::Spread::kOneMachine : rendezvous::spread_of(options.process));
   }
   CommunicatorOptions base = options;
   try {

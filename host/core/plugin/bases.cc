@@ -72,6 +72,12 @@ bool is_composite(const DistributedBackend& table) {
   return (table.capabilities & DB_CAP_NEEDS_BASE) != 0 && bases_extension(table) != nullptr;
 }
 
+bool composes_machines(const DistributedBackend& table) {
+  const std::vector<WantedBase> bases = wanted_bases(table);
+  return std::any_of(bases.begin(), bases.end(),
+                     [](const WantedBase& base) { return base.of_machine; });
+}
+
 std::string use_of(const WantedBase& base, const config::BackendConfig& backend,
                    const std::string& wrapper) {
   return config::wrapper_base(backend, wrapper, base.option, base.otherwise);

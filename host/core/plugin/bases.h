@@ -29,6 +29,9 @@ std::vector<WantedBase> wanted_bases(const DistributedBackend& table);
 // Whether it composes transports, so that a wrapper or sharding plugin may stand on it.
 bool is_composite(const DistributedBackend& table);
 
+// Whether one of these transports connects the ranks of a machine. Throws as wanted_bases() does.
+bool composes_machines(const DistributedBackend& table);
+
 // The backend of that base as configured: a name, a path, or "auto".
 std::string use_of(const WantedBase& base, const config::BackendConfig& backend,
                    const std::string& wrapper);

@@ -49,8 +49,9 @@ struct PluginReport {
   std::string abi;  // "0.1"
   bool usable = false;
   int32_t score = 0;
-  std::string reason;         // the probe's, or the load error
-  uint64_t capabilities = 0;  // DB_CAP_*; 0 if it could not be loaded
+  std::string reason;              // the probe's, or the load error
+  uint64_t capabilities = 0;       // DB_CAP_*; 0 if it could not be loaded
+  bool composes_machines = false;  // it composes transports, one of them within a machine
 
   bool can(uint64_t capability) const { return (capabilities & capability) != 0; }
 };
@@ -63,13 +64,17 @@ std::vector<PluginReport> list_plugins(const config::BackendConfig& backend);
 // start them.
 enum class MpiLaunch { kInside, kPossible, kTooLate };
 
+// Where a job's ranks are, as far as it is known to all of them alike: on one machine, or on
+// several of which some have several.
+enum class Spread { kUnknown, kOneMachine, kShared };
+
 // What "auto" means here: of all transports found, the one whose probe returns the highest score;
 // of equal ones, the first in search order. Each is loaded and probed in a child process, as for
-// list_plugins. One that fails, needs a different launch, or (on_host: tensors are in host memory)
-// moves only a device's memory is passed over, and logged with its reason. Throws Error(kPlugin)
-// with these reasons if none is left.
+// list_plugins. One that fails, needs a different launch, is for one machine (unless all ranks are
+// on one), or (on_host: tensors are in host memory) moves only a device's memory is passed over,
+// and logged with its reason. Throws Error(kPlugin) with these reasons if none is left.
 std::string resolve_auto(const config::BackendConfig& backend, MpiLaunch launch,
-                         bool on_host = false);
+                         bool on_host = false, Spread spread = Spread::kUnknown);
 
 // Throws Error(kPlugin) "plugin <path> <problem>"; its subject is the path.
 [[noreturn]] void refuse_plugin(const std::string& path, const std::string& problem,

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/subprocess.h"
+#include "plugin/bases.h"
 #include "plugin/resolve.h"
 
 namespace coupler::plugin {
@@ -42,7 +43,8 @@ constexpr std::chrono::seconds kDeadline(10);
 // All that a report holds, in the same order for both directions.
 auto fields_of(auto& report) {
   return std::tie(report.name, report.path, report.version, report.description, report.abi,
-                  report.usable, report.score, report.reason, report.capabilities);
+                  report.usable, report.score, report.reason, report.capabilities,
+                  report.composes_machines);
 }
 
 // As MessagePack, since a plugin's strings may not be UTF-8.
@@ -55,7 +57,7 @@ std::string pack_report(const PluginReport& report) {
 // False if a plugin has damaged the answer.
 bool unpack_report(const std::string& text, PluginReport& report) {
   using Fields = std::tuple<std::string, std::string, std::string, std::string, std::string, bool,
-                            int32_t, std::string, uint64_t>;
+                            int32_t, std::string, uint64_t, bool>;
   try {
     fields_of(report) = nlohmann::json::from_msgpack(text).get<Fields>();
     return true;
@@ -73,6 +75,7 @@ PluginReport probe_plugin(const Plugin& plugin, uint64_t needed) {
   report.description = table.description;
   report.abi = fmt::format("{}.{}", table.abi_major, table.abi_minor);
   report.capabilities = table.capabilities;
+  report.composes_machines = composes_machines(table);
   if ((table.capabilities & needed) != needed) return report;
   std::array<char, 1024> reason = {};
   const db_status status =

@@ -16,10 +16,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "base/process.h"
 #include "base/text.h"
 #include "config/validate.h"
+#include "plugin/automatic.h"
 #include "plugin/bases.h"
 #include "plugin/plugin.h"
 #include "plugin/probe.h"
@@ -147,57 +146,6 @@ std::string find_plugin(const std::string& use, const config::BackendConfig& bac
 
 namespace {
 
-// "" if "auto" may take this transport, else why not.
-std::string rejection(const PluginReport& report, MpiLaunch launch, bool on_host) {
-  const bool loaded = !report.abi.empty();
-  if (loaded && on_host && !report.can(DB_CAP_HOST_MEMORY)) {
-    return "tensors are in host memory, which it does not support";
-  }
-  if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) && launch == MpiLaunch::kTooLate) {
-    return "mpirun did not start this process";
-  }
-  if (report.can(DB_CAP_NEEDS_MPI_LAUNCH) && launch == MpiLaunch::kPossible &&
-      find_in_path("mpirun.openmpi").empty() && find_in_path("mpirun").empty()) {
-    return "mpirun is not installed (Debian: openmpi-bin), and this is not an MPI launch";
-  }
-  return report.usable ? "" : report.reason;
-}
-
-// resolve_auto(), with everything known about the transport.
-PluginReport best_transport(const config::BackendConfig& backend, MpiLaunch launch, bool on_host) {
-  PluginReport best;
-  std::string rejected;
-  for (PluginReport& report : try_plugins(found_plugin_names(backend), backend,
-                                          on_host ? uint64_t{DB_CAP_HOST_MEMORY} : 0)) {
-    // Not a transport: a wrapper, or (without a file) the built-in backend for one process.
-    if (report.can(DB_CAP_NEEDS_BASE) || report.path.empty()) continue;
-    const std::string reason = rejection(report, launch, on_host);
-    if (!reason.empty()) {
-      log(LogLevel::kInfo, "plugin",
-          fmt::format("backend \"auto\" passes over {}: {}", report.name, reason));
-      rejected += fmt::format("\n  {}: {}", report.name, reason);
-    } else if (report.score > best.score) {
-      best = std::move(report);
-    }
-  }
-  if (best.usable) {
-    log(LogLevel::kInfo, "plugin",
-        fmt::format("backend \"auto\" is {}, whose score {} is the highest", best.name,
-                    best.score));
-    return best;
-  }
-  std::string looked;
-  for (const SearchFolder& folder : search_folders(backend)) {
-    looked += fmt::format("\n  {} ({})", folder.path, folder.origin);
-  }
-  throw Error(ErrorCode::kPlugin,
-              fmt::format("backend.use = \"auto\" found no usable transport:{}\nlooked in:{}",
-                          rejected, looked),
-              {-1, "backend.use",
-               "build or install a plugin that is a transport, or name its folder in "
-               "COUPLER_PLUGIN_PATH"});
-}
-
 // The plugin's report; throws Error if it cannot be used.
 PluginReport usable(const std::string& use, const config::BackendConfig& backend) {
   PluginReport report = try_plugin(use, backend);
@@ -215,22 +163,27 @@ PluginReport usable(const std::string& use, const config::BackendConfig& backend
 
 }  // namespace
 
-std::string resolve_auto(const config::BackendConfig& backend, MpiLaunch launch, bool on_host) {
-  return best_transport(backend, launch, on_host).name;
+std::string resolve_auto(const config::BackendConfig& backend, MpiLaunch launch, bool on_host,
+                         Spread spread) {
+  return choose_automatically(backend, {.launch = launch, .on_host = on_host, .spread = spread})
+      .name;
 }
 
 namespace {
 
 // Probes the bases of a loaded wrapper, and theirs, and adds them to *choice.
-void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, MpiLaunch launch,
-                  bool on_host, TransportChoice& choice) {
+void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, Circumstances known,
+                  TransportChoice& choice) {
+  known.compositions = !is_composite(wrapper.table());
   config::BackendConfig below = backend;
   below.sha256.clear();  // the pin is the wrapper's
   for (const WantedBase& wanted : wanted_bases(wrapper.table())) {
     below.use = use_of(wanted, backend, wrapper.name());
     PluginReport report;
     if (below.use == "auto") {
-      report = best_transport(below, launch, on_host);
+      Circumstances there = known;
+      if (wanted.of_machine) there.spread = Spread::kOneMachine;
+      report = choose_automatically(below, there);
       below.use = report.name;
       choice.overrides.push_back(
           fmt::format("backend.{}.{}=\"{}\"", wrapper.name(), wanted.option, below.use));
@@ -244,7 +197,7 @@ void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, M
     if (report.can(DB_CAP_NEEDS_BASE)) {
       const Plugin base = Plugin::load(below);
       check_base(wrapper.table(), wanted, base.table());
-      choose_bases(base, backend, launch, on_host, choice);
+      choose_bases(base, backend, known, choice);
       continue;
     }
     choice.transport += (choice.transport.empty() ? "" : " and ") + below.use;
@@ -255,12 +208,14 @@ void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, M
 }  // namespace
 
 TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch launch,
-                                 bool on_host) {
+                                 bool on_host, Spread spread) {
+  const Circumstances known{
+      .launch = launch, .on_host = on_host, .spread = spread, .compositions = true};
   TransportChoice choice;
   choice.use = backend.use;
   PluginReport report;
   if (choice.use == "auto") {
-    report = best_transport(backend, launch, on_host);
+    report = choose_automatically(backend, known);
     choice.use = report.name;
     choice.overrides.push_back(fmt::format("backend.use=\"{}\"", choice.use));
   } else {
@@ -273,7 +228,7 @@ TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch
   }
   config::BackendConfig found = backend;
   found.use = choice.use;
-  choose_bases(Plugin::load(found), backend, launch, on_host, choice);
+  choose_bases(Plugin::load(found), backend, known, choice);
   return choice;
 }
 

@@ -48,9 +48,10 @@ struct TransportChoice {
 
 // Loads and probes the backend, and its bases if it needs any, in child processes. Throws
 // Error(kPlugin) with the reason if one is unusable, Error(kConfig) if it cannot be a base. launch:
-// whether mpirun started, or could start, the processes. on_host: as in resolve_auto.
+// whether mpirun started, or could start, the processes. on_host, spread: as in resolve_auto; but
+// here "auto" may also be a composition of transports (plugin/automatic.h).
 TransportChoice choose_transport(const config::BackendConfig& backend, MpiLaunch launch,
-                                 bool on_host = false);
+                                 bool on_host = false, Spread spread = Spread::kUnknown);
 
 // Whether mpirun must start the processes of backend.use or, for a wrapper, of a base. Loads them
 // into this process; false for "auto", which the launcher resolves. Throws what Plugin::load does.

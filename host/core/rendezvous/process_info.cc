@@ -166,6 +166,7 @@ void read_local(const EnvironmentLookup& lookup, const LauncherClaim& claim, Pro
   }
   info.local_rank = claim.local_rank ? claim.local_rank->number : info.rank;
   info.local_world_size = claim.local_world_size ? claim.local_world_size->number : info.world_size;
+  info.says_local_world = claim.local_world_size.has_value();
 }
 
 }  // namespace
@@ -229,6 +230,11 @@ const char* launcher_name(LauncherKind kind) {
 plugin::MpiLaunch mpi_launch_of(const ProcessInfo& process) {
   return process.launcher == LauncherKind::kOpenMpi ? plugin::MpiLaunch::kInside
                                                     : plugin::MpiLaunch::kTooLate;
+}
+
+plugin::Spread spread_of(const ProcessInfo& process) {
+  const bool together = process.says_local_world && process.local_world_size == process.world_size;
+  return together ? plugin::Spread::kOneMachine : plugin::Spread::kUnknown;
 }
 
 }  // namespace coupler::rendezvous

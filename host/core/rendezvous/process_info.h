@@ -8,7 +8,8 @@
 
 namespace coupler::plugin {
 enum class MpiLaunch;
-}
+enum class Spread;
+}  // namespace coupler::plugin
 
 namespace coupler::rendezvous {
 
@@ -33,6 +34,8 @@ struct ProcessInfo {
   std::string job_file;
   std::string store_host;
   int store_port = 0;
+  // Whether local_world_size was said. If not, all ranks are assumed to be on this machine.
+  bool says_local_world = false;
 };
 
 // A variable's value; "" if it is not set.
@@ -48,5 +51,7 @@ const char* launcher_name(LauncherKind kind);  // "Open MPI"; for messages
 
 // For a process that exists: whether mpirun started it (plugin/plugin.h).
 plugin::MpiLaunch mpi_launch_of(const ProcessInfo& process);
+// Whether all ranks are certainly on one machine. A rank cannot know how many the others have.
+plugin::Spread spread_of(const ProcessInfo& process);
 
 }  // namespace coupler::rendezvous

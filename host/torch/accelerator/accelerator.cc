@@ -92,8 +92,8 @@ plugin::Plugin choose_plugin(const config::BackendConfig& backend,
   config::BackendConfig resolved = backend;
   if (resolved.use == "auto") {
     if (process.world_size == 1) return plugin::Plugin::single();
-    resolved.use =
-        plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process), !device.is_cuda());
+    resolved.use = plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process),
+                                        !device.is_cuda(), rendezvous::spread_of(process));
   }
   const plugin::Plugin plugin = plugin::Plugin::load(resolved);
   const bool wrapper = plugin.can(DB_CAP_NEEDS_BASE);
@@ -105,7 +105,8 @@ plugin::Plugin choose_host_side(const config::BackendConfig& backend,
                                 const rendezvous::ProcessInfo& process) {
   config::BackendConfig host = backend;
   host.sha256.clear();  // that pins the other plugin
-  host.use = plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process), /*on_host=*/true);
+  host.use = plugin::resolve_auto(backend, rendezvous::mpi_launch_of(process), /*on_host=*/true,
+                                  rendezvous::spread_of(process));
   return plugin::Plugin::load(host);
 }
 

@@ -36,6 +36,33 @@ TEST(ConfigCommand, Explain_NamesTheSourceOfEachLayer) {
   }
 }
 
+// Without mpirun, and with what is in host memory, on whatever machine this runs.
+TEST(ConfigCommand, Explain_SaysWhatAutoIs_AndWhy) {
+  const Workplace here;
+  const std::map<std::string, std::string> variables = {{"PATH", here.path()}};
+  const auto explained = [&](const std::string& backend) {
+    return here
+        .coupler(
+            {"config", "--explain", "-o", "training.device=cpu", "-o", "backend.use=" + backend},
+            variables)
+        .out;
+  };
+  const std::string text = explained("auto");
+  for (const char* part :
+       {"backend.use = \"auto\", for several processes on this machine:\n  shm ",
+        "score 55: taken, as it is the highest\n  gloo_cpu      score 10\n",
+        "hierarchical  passed over: it composes transports for several machines, and the job is on "
+        "one\n",
+        "backend.use = \"auto\", for several processes on each of several machines:\n  "
+        "hierarchical  "
+        "score 55",
+        "shm           passed over: it connects the ranks of one machine"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  }
+  EXPECT_NE(explained("fsdp").find("\nbackend.fsdp.base = \"auto\", for"), std::string::npos);
+  EXPECT_EQ(explained("gloo_cpu").find("passed over"), std::string::npos);
+}
+
 struct WrongInput {
   std::vector<std::string> arguments;
   std::string file;

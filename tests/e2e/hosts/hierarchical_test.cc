@@ -106,6 +106,28 @@ TEST_F(HierarchicalHosts, Behaviors_AreThoseOfOneMachine) {
   EXPECT_NE(text.find("cells run"), std::string::npos) << text;
 }
 
+// As a network is: a message takes a thousand times as long as within a host, so chunks, stages and
+// operations overlap in other ways.
+TEST_F(HierarchicalHosts, SlowWire_BehaviorsAreTheSame) {
+  if (const std::string reason = hosts_->slow_wire(); !reason.empty()) GTEST_SKIP() << reason;
+  const struct {
+    HostRanks ranks;
+    const char* behavior;
+    const char* options;
+  } runs[] = {{{2, 2}, "overlap", "-o backend.hierarchical.chunk_bytes=4096"},
+              {{2, 2}, "threads", ""},
+              {{3, 1}, "split", "-o backend.hierarchical.small_bytes=0"}};
+  for (const auto& [ranks, behavior, options] : runs) {
+    const std::string program = fmt::format(
+        "coupler_matrix --rank-of {} --cover pairs --complete 1 --folder {} {} "
+        "-o backend.peer_timeout=60s",
+        behavior, folder_.string(), options);
+    const auto result = run(ranks, program, ranks);
+    EXPECT_EQ(result.code[0], 0) << behavior << ": " << result.output[0];
+    EXPECT_EQ(result.code[1], 0) << behavior << ": " << result.output[1];
+  }
+}
+
 // It disappears from the network with everything on it. Its ranks are named, on every rank that is
 // left, long before a deadline.
 TEST_F(HierarchicalHosts, MachineThatDies_IsNoticedByAllOthers) {

@@ -82,6 +82,18 @@ void TwoHosts::cut_wire() const {
   EXPECT_EQ(code, 0) << text;
 }
 
+std::string TwoHosts::slow_wire() const {
+  for (const std::string& host : names_) {
+    int code = 0;
+    const auto text = run_shell(
+        fmt::format("tc -n {} qdisc add dev {} root netem delay 1ms rate 1gbit limit 10000", host,
+                    kInterface),
+        code);
+    if (code != 0) return "tc cannot slow a link here: " + text;
+  }
+  return "";
+}
+
 std::string TwoHosts::write_agent(const std::string& folder) const {
   const std::string path = folder + "/agent";
   std::ofstream(path) << fmt::format(

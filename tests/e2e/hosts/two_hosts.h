@@ -29,6 +29,9 @@ class TwoHosts {
   // After this the hosts cannot reach each other.
   void cut_wire() const;
 
+  // Lets the wire carry 1 Gbit/s, each packet 1 ms later. Why it cannot, "" if it does.
+  std::string slow_wire() const;
+
   // Writes a program that Open MPI uses instead of ssh. It is called with a host (never the first
   // one) and a command. Returns its path.
   std::string write_agent(const std::string& folder) const;

@@ -2,7 +2,6 @@
 // by writing to its file. Removed with the object, which must outlive them.
 #pragma once
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -20,7 +19,7 @@ class MemoryLimit {
     for (const auto& [root, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
                                      std::pair{"/sys/fs/cgroup", "memory.max"}}) {
       const std::filesystem::path path =
-          std::filesystem::path(root) / fmt::format("coupler-test-{}", ::getpid());
+          std::filesystem::path(root) / ("coupler-test-" + std::to_string(::getpid()));
       std::error_code failed;
       if (!std::filesystem::create_directory(path, failed) || failed) continue;
       std::ofstream limit(path / file);
@@ -41,6 +40,7 @@ class MemoryLimit {
   MemoryLimit& operator=(const MemoryLimit&) = delete;
 
   bool works() const { return !path_.empty(); }
+  void enter_this_process() const { std::ofstream(path_ / "cgroup.procs") << ::getpid(); }
   std::string enter() const { return "echo $$ > " + (path_ / "cgroup.procs").string(); }
 
  private:

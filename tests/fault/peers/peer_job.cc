@@ -1,6 +1,8 @@
 // A rank that reaches a moment and stays there, so that a test can kill or stop the last rank then:
-//   peer_job init | collective | soak | stops | between | end | left
-// Writes its process id to pid.RANK when it is there. "stops": the last rank stops itself.
+//   peer_job init | collective | soak | stops | between | end | left | rounds [MACHINES [ROUNDS]]
+// Writes its process id to pid.RANK when it is there. "stops": the last rank stops itself. "rounds"
+// ends by itself, after collectives whose results are compared. MACHINES: as if its ranks were on
+// several, "2,1".
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 
 #include "comm/communicator.h"
 #include "config/config.h"
+#include "machines.h"
 #include "plugin/plugin.h"
 #include "rendezvous/job_file.h"
 #include "rendezvous/process_info.h"
@@ -54,8 +57,23 @@ void soak(comm::Communicator& communicator) {
   }
 }
 
+// Small, middle and large data in turn.
+void rounds(comm::Communicator& communicator, int count) {
+  const auto ranks = static_cast<float>(communicator.size());
+  for (int round = 0; round < count; ++round) {
+    for (const size_t size : {1, 1'000, 50'000}) {
+      matrix::Values<float> values(size, static_cast<float>(communicator.rank() + 1));
+      communicator.run(matrix::all_reduce(values));
+      for (const float value : values) {
+        if (value == ranks * (ranks + 1) / 2) continue;
+        throw Error(ErrorCode::kInternal, fmt::format("round {}: a sum is {}", round, value));
+      }
+    }
+  }
+}
+
 void work(const std::string& moment, const rendezvous::ProcessInfo& process,
-          const config::Config& config) {
+          const config::Config& config, int round_count) {
   const bool victim = process.rank == process.world_size - 1;
   const plugin::Plugin plugin = plugin::Plugin::load(config.backend);
   const auto store = rendezvous::open_job_store(process, config);
@@ -68,6 +86,7 @@ void work(const std::string& moment, const rendezvous::ProcessInfo& process,
   communicator->run(matrix::barrier());
   if (moment == "collective") collectives(*communicator, process.rank, false);
   if (moment == "soak") soak(*communicator);
+  if (moment == "rounds") rounds(*communicator, round_count);
   if (moment == "stops") collectives(*communicator, process.rank, victim);
   if (moment == "between") {
     arrive(process.rank);
@@ -90,8 +109,9 @@ int main(int argc, char** argv) {
   try {
     const config::Config config = config::load_config(config::take_config_arguments(argc, argv));
     const std::string moment = argc > 1 ? argv[1] : "";
-    const rendezvous::ProcessInfo process = rendezvous::detect_process();
-    work(moment, process, config);
+    rendezvous::ProcessInfo process = rendezvous::detect_process();
+    if (argc > 2) process = matrix::place_on_machines(argv[2], process);
+    work(moment, process, config, argc > 3 ? std::stoi(argv[3]) : 0);
     if (moment == "left") {
       arrive(process.rank);
       if (process.rank == process.world_size - 1) std::this_thread::sleep_for(kLong);

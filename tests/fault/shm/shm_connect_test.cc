@@ -1,9 +1,12 @@
 // How ranks of shm come to share memory: only with the job's secret, across containers if they can
 // reach each other, and if they cannot, every rank says why and what to do.
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/fsuid.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -113,10 +116,10 @@ void expect_refusal_of_announcement(const std::string& text, db_status status,
 }
 
 TEST(ShmConnect, RankOfAnotherMachine_IsNamedWithAHint) {
-  expect_refusal_of_announcement("coupler-shm 0.1.0-2 2 another-boot 1 2 3 0 77 0 node17",
-                                 DB_ERR_UNSUPPORTED,
-                                 {"rank 1 runs on the machine node17",
-                                  "shm connects the ranks of one machine", "backend.use"});
+  expect_refusal_of_announcement(
+      "coupler-shm 0.1.0-2 2 another-boot 1 2 3 0 77 0 node17", DB_ERR_UNSUPPORTED,
+      {"rank 1 runs on the machine node17", "shm connects the ranks of one machine",
+       "set backend.use to \"hierarchical\""});
 }
 
 TEST(ShmConnect, RankWithAnotherVersion_IsNamedWithAHint) {
@@ -226,6 +229,27 @@ TEST(ShmConnect, NoAddressSpace_EveryRankNamesTheRankAndTheLimit) {
     limit(RLIMIT_AS, pages * 4096 + (3 << 20) / 2);
   };
   expect_refusal(job, DB_ERR_NO_MEMORY, {"rank 1", "cannot share", "raise `ulimit -v`"});
+}
+
+// Root may lock more than its limit; this is without that right.
+void give_up_locking_more() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, sets) != 0) std::perror("capget");
+  sets[CAP_TO_INDEX(CAP_IPC_LOCK)].effective &= ~CAP_TO_MASK(CAP_IPC_LOCK);
+  if (syscall(SYS_capset, &header, sets) != 0) std::perror("capset");
+}
+
+TEST(ShmConnect, LockedMemoryAndNoRoom_EveryRankNamesTheRankAndTheLimit) {
+  Job job = job_of(2);
+  job.prepare = [](int32_t rank, Job*) {
+    if (rank == 0) return;
+    load_backend();  // maps files
+    give_up_locking_more();
+    limit(RLIMIT_MEMLOCK, (3 << 20) / 2);
+    ASSERT_EQ(mlockall(MCL_FUTURE), 0) << strerror(errno);
+  };
+  expect_refusal(job, DB_ERR_SYSTEM, {"rank 1", "cannot share", "raise `ulimit -l`"});
 }
 #endif
 

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory_limit.h"
 #include "ranks/buffer.h"
 #include "ranks/faults.h"
 #include "ranks/ranks.h"
@@ -224,6 +225,26 @@ TEST(ShmMemory, NoRoom_IsSaid_AndTheCommunicatorGoesOn) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The kernel ends the rank that asks for more than its control group has. That is all: no rank gets
+// a signal for memory that it has, and the others are told whom they lost.
+TEST(ShmMemory, NoRoomInTheControlGroup_TheOthersNameThatRank) {
+  const coupler::MemoryLimit limit(uint64_t{64} << 20);
+  if (!limit.works()) GTEST_SKIP() << "control groups cannot be created here";
+  Job job = job_of(3);
+  job.prepare = [&](int32_t rank, Job*) {
+    if (rank == 1) limit.enter_this_process();
+  };
+  const std::vector<int> statuses = fork_ranks(job, [](int32_t rank, Rank& self) {
+    const std::shared_ptr<void> memory = peer_memory(self, uint64_t{rank == 1 ? 256U : 1U} << 20);
+    ASSERT_NE(memory, nullptr) << self.error.text.data();
+    auto* const data = static_cast<float*>(memory.get());
+    EXPECT_EQ(self.run(all_reduce(data, data, 1 << 18), true), DB_ERR_PEER_LOST);
+    EXPECT_EQ(self.error.error.failed_rank, 1) << self.error.text.data();
+  });
+  for (const size_t rank : {0, 2}) EXPECT_EQ(statuses[rank], 0) << "rank " << rank;
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]) && WTERMSIG(statuses[1]) == SIGKILL) << statuses[1];
+}
+
 // One rank cannot map the arenas.
 TEST(ShmMemory, LimitedAddressSpace_OnlyThatRankGetsNone_AndAllGoOn) {
   expect_ranks(job_of(3), [](int32_t rank, Rank& self) {

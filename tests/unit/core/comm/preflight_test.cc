@@ -1,5 +1,7 @@
 // What the ranks must agree on before they connect.
+#include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "comm/raw_communicator.h"
 #include "ranks.h"
@@ -42,6 +44,28 @@ TEST(Preflight, OptionOnOneRankOnly_NamesIt) {
                 }),
                 ErrorCode::kMismatch,
                 {"backend.double.factor", "not set on rank 0", "'2' on rank 1"});
+}
+
+// Every base is compared: which one it is, and its version.
+TEST(Preflight, OtherBaseOfOneRole_NamesTheRole) {
+  const auto compose = [](RankSetup& setup) {
+    setup.backend.use = std::string(COUPLER_FIXTURES) + "/libcoupler_composite.so";
+    setup.backend.plugin_path = {COUPLER_FIXTURES};
+    setup.backend.options["composite"] = {
+        option("far", std::string(setup.process.rank == 1 ? "swift" : "gloo_cpu"))};
+  };
+  expect_errors(run_ranks(
+                    3, [](Communicator&) {}, compose),
+                ErrorCode::kMismatch,
+                {"backend.composite.far", "'gloo_cpu' on rank 0", "'swift' on rank 1"});
+  RankSetup setup = setup_of(1, 2, std::make_shared<store::MemoryStore>());
+  compose(setup);
+  const SharedSettings settings = RawCommunicator(options_of(setup)).settings();
+  for (const char* base : {"gloo_cpu", "swift"}) {
+    const std::pair<std::string, std::string> version{std::string(base) + " (plugin version)",
+                                                      "1.2.3"};
+    EXPECT_NE(std::find(settings.begin(), settings.end(), version), settings.end()) << base;
+  }
 }
 
 TEST(Preflight, RankThatNeverComes_IsNamed) {

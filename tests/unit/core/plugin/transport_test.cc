@@ -1,4 +1,5 @@
 #include "folder.h"
+#include "plugin/automatic.h"
 #include "plugin/resolve.h"
 
 namespace coupler::test {
@@ -94,6 +95,80 @@ TEST_F(PluginTransport, CompositeUnderAWrapper_IsTaken_AndNothingDeeper) {
           std::string("backend.composite.far = \"") + base + "\" needs a base itself");
     }
   }
+}
+
+// Doubles of all of ours, with their scores.
+class AutomaticTransport : public PluginTransport {
+ protected:
+  AutomaticTransport() {
+    for (const char* name : {"shm", "hierarchical"}) folder_.add(name);
+    backend_.options["hierarchical"] = {{"near", "shm", {}}};
+  }
+  plugin::TransportChoice choose(plugin::Spread spread,
+                                 plugin::MpiLaunch launch = plugin::MpiLaunch::kTooLate) const {
+    return plugin::choose_transport(backend_, launch, /*on_host=*/true, spread);
+  }
+};
+
+TEST_F(AutomaticTransport, OneMachine_IsTheTransportForOne) {
+  const plugin::TransportChoice plan =
+      choose(plugin::Spread::kOneMachine, plugin::MpiLaunch::kPossible);
+  EXPECT_EQ(plan.use, "shm");
+  EXPECT_EQ(plan.overrides, std::vector<std::string>{"backend.use=\"shm\""});
+}
+
+TEST_F(AutomaticTransport, SeveralMachinesThatRanksShare_IsAComposition) {
+  const plugin::TransportChoice plan = choose(plugin::Spread::kShared);
+  EXPECT_EQ(plan.use, "hierarchical");
+  EXPECT_EQ(plan.transport, "shm and gloo_cpu");
+  EXPECT_FALSE(plan.needs_mpi_launch);
+  EXPECT_EQ(plan.overrides, (std::vector<std::string>{"backend.use=\"hierarchical\"",
+                                                      "backend.hierarchical.far=\"gloo_cpu\""}));
+}
+
+TEST_F(AutomaticTransport, UnknownMachines_IsATransportForAny) {
+  EXPECT_EQ(choose(plugin::Spread::kUnknown).use, "gloo_cpu");
+  EXPECT_EQ(choose(plugin::Spread::kUnknown, plugin::MpiLaunch::kInside).use, "mpi");
+}
+
+TEST_F(AutomaticTransport, BaseOfAWrapper_IsChosenAlike) {
+  backend_.use = "wrapper";
+  EXPECT_EQ(choose(plugin::Spread::kOneMachine).transport, "shm");
+  const plugin::TransportChoice plan = choose(plugin::Spread::kShared);
+  EXPECT_EQ(plan.transport, "shm and gloo_cpu");
+  EXPECT_EQ(plan.overrides, (std::vector<std::string>{"backend.wrapper.base=\"hierarchical\"",
+                                                      "backend.hierarchical.far=\"gloo_cpu\""}));
+}
+
+// A composition is for several machines and takes no other one, and a process that exists cannot
+// know how many ranks the other machines have.
+TEST_F(AutomaticTransport, BaseOfAComposition_IsATransport) {
+  backend_.use = "hierarchical";
+  backend_.options["hierarchical"] = {{"near", "auto", {}}};
+  EXPECT_EQ(choose(plugin::Spread::kShared).transport, "shm and gloo_cpu");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate, /*on_host=*/true,
+                                 plugin::Spread::kShared),
+            "gloo_cpu");
+}
+
+TEST_F(AutomaticTransport, CompositionWhoseBaseCannotBeUsed_IsPassedOver) {
+  backend_.options["hierarchical"] = {{"near", "absent", {}}};
+  EXPECT_EQ(choose(plugin::Spread::kShared).use, "gloo_cpu");
+  const std::vector<plugin::Candidate> candidates = plugin::judge_candidates(
+      plugin::probe_candidates(backend_, true), backend_,
+      {.on_host = true, .spread = plugin::Spread::kShared, .compositions = true});
+  const auto reason_of = [&](const std::string& name) -> std::string {
+    for (const plugin::Candidate& one : candidates)
+      if (one.report.name == name) return one.rejection;
+    return "not there";
+  };
+  EXPECT_EQ(candidates.front().report.name, "gloo_cpu");
+  EXPECT_EQ(reason_of("gloo_cpu"), "");
+  expect_text(reason_of("hierarchical"),
+              "its base near = \"absent\": backend \"absent\" was not found");
+  EXPECT_EQ(reason_of("shm"), "it connects the ranks of one machine, and the job is on several");
+  expect_text(reason_of("mpi"), "mpirun did not start this process");
+  EXPECT_EQ(reason_of("wrapper"), "not there") << "it is never taken";
 }
 
 TEST_F(PluginTransport, BaseThatIsNotFound_IsNamedByItsOption) {

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "plugin/plugin.h"
 #include "variables.h"
 
 namespace coupler::rendezvous {
@@ -69,6 +70,21 @@ TEST(ProcessInfo, OpenMpisVariables_AreRead_WithoutAStore) {
   EXPECT_EQ(info.rank, 1);
   EXPECT_EQ(info.world_size, 4);
   EXPECT_TRUE(info.job_file.empty());
+}
+
+// Only if the launcher said so: RANK and WORLD_SIZE alone may be those of several machines.
+TEST(ProcessInfo, Spread_IsOneMachineIfAllRanksAreSaidToBeOnIt) {
+  Variables variables = {{"RANK", "1"},
+                         {"WORLD_SIZE", "4"},
+                         {"LOCAL_RANK", "1"},
+                         {"MASTER_ADDR", "localhost"},
+                         {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(spread_of(detect(variables)), plugin::Spread::kUnknown);
+  variables["LOCAL_WORLD_SIZE"] = "2";
+  EXPECT_EQ(spread_of(detect(variables)), plugin::Spread::kUnknown);
+  variables["LOCAL_WORLD_SIZE"] = "4";
+  EXPECT_EQ(spread_of(detect(variables)), plugin::Spread::kOneMachine);
+  EXPECT_EQ(spread_of(detect(kOpenMpi)), plugin::Spread::kOneMachine);
 }
 
 TEST(ProcessInfo, LaunchersThatAgree_ArePassed_TheMoreExplicitCounts) {

@@ -83,7 +83,7 @@ TEST(Meeting, RanksThatCannotShareMemory_AreToldWhyAndWhatToDo) {
   theirs.boot_id = "another";
   theirs.host = "node2";
   expect_difference(theirs, DB_ERR_UNSUPPORTED, "runs on the machine node2, rank 0 on node1");
-  expect_difference(theirs, DB_ERR_UNSUPPORTED, "set backend.use to another transport");
+  expect_difference(theirs, DB_ERR_UNSUPPORTED, "set backend.use to \"hierarchical\"");
   theirs = announcement();
   theirs.user = 1001;
   expect_difference(theirs, DB_ERR_UNSUPPORTED, "start all ranks as the same user");
