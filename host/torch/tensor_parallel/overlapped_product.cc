@@ -112,8 +112,8 @@ struct OverlappedProduct : torch::autograd::Function<OverlappedProduct> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     refuse_create_graph();
+    const variable_list saved = ctx->get_saved_variables();  // may run forward again
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const variable_list saved = ctx->get_saved_variables();
     auto& data = ctx->saved_data;
     const bool out_in = data["out_in"].toBool();
     const bool parts = data.find("group") != data.end();
