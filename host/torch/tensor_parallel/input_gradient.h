@@ -32,8 +32,9 @@ class InputGradient : public torch::CustomClassHolder {
   // undefined. The gradient of this rank's input; undefined if no layer had a part.
   at::Tensor finish(const at::Tensor& others);
 
+  void release_resources() override;  // by its last owner, if weak pointers remain
+
  private:
-  void release_resources() override;  // also if weak pointers remain
   void begin_backward();
   PendingExchange start(const at::Tensor& sum) const;
 
