@@ -12,6 +12,9 @@ KINDS = {
     "attention": ("parallel.context=2", None),
 }
 BACKENDS = ("shm", "gloo_cpu", "mpi")
+# Of the divided layers, which exchange in so many chunks while they compute; against the same without.
+OVERLAP = "parallel.overlap_chunks=4"
+OVERLAPPED = {f"{name}-overlapped": name for name in ("shm", "gloo_cpu")}
 
 
 def mesh(context):
@@ -20,12 +23,14 @@ def mesh(context):
     for kind, (size, bar) in KINDS.items():
         program = context.bench("mesh")
         seconds = {}
+        overlapped = OVERLAPPED if "tensor" in size else {}
         with contextlib.ExitStack() as stack:
             groups = {}
-            for name in ("alone", *BACKENDS):
+            for name in ("alone", *BACKENDS, *overlapped):
                 words = lambda path, k=kind: [*program, "--control", path, "--model", k]
-                make = words if name == "alone" else lambda path, b=name, words=words, s=size: context.launch(
-                    2, b, *words(path), options=(s,))
+                backend, options = overlapped.get(name, name), (size, OVERLAP) if name in overlapped else (size,)
+                make = words if name == "alone" else lambda path, b=backend, words=words, o=options: context.launch(
+                    2, b, *words(path), options=o)
                 groups[name] = stack.enter_context(contextlib.closing(
                     Group(f"mesh-{kind}-{name}", context.folder, 1 if name == "alone" else 2,
                           lambda path, make=make: [make(path)])))
@@ -34,7 +39,8 @@ def mesh(context):
                 if any(abs(a - b) > 1e-4 * abs(b) for a, b in zip(seen, losses["alone"])):
                     raise children.Failed(f"mesh: the losses of {kind} differ: {losses}")
             for round_number in range(context.rounds_or(7)):
-                order = list(groups)[round_number % 4:] + list(groups)[:round_number % 4]
+                first = round_number % len(groups)
+                order = list(groups)[first:] + list(groups)[:first]
                 for name in order:
                     steps = 1 if context.quick else 3
                     taken, _, _ = groups[name].turn("train", steps)
@@ -44,4 +50,7 @@ def mesh(context):
             rows.append(Row(f"{kind}: 2 ranks {name} / 1 rank", "ms", seconds[name], seconds["alone"],
                             Bar(">=", 1 / bar) if bar else None, less_is_better=True,
                             extra={"part_of_one_ranks_step": round(ratio, 3)}))
+        for name, backend in overlapped.items():
+            rows.append(Row(f"{kind}: 2 ranks {name} / {backend}", "ms", seconds[name], seconds[backend],
+                            less_is_better=True))
     return rows

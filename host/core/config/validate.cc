@@ -63,6 +63,12 @@ std::vector<Error> conflicts_in(const Config& config) {
                                    "the sequence",
                                    "set parallel.tensor to their number, or sequence to false"));
   }
+  if (config.parallel.overlap_chunks > 1 && config.parallel.tensor == MeshSize{1}) {
+    result.push_back(contradiction(
+        "parallel.overlap_chunks", std::to_string(config.parallel.overlap_chunks),
+        "parallel.tensor is 1, so that layers exchange nothing",
+        "set parallel.tensor to the number of ranks that divide layers, or overlap_chunks to 1"));
+  }
   check_mesh(config, result);
   return result;
 }

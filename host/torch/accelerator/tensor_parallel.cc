@@ -65,9 +65,9 @@ void Accelerator::Impl::divide_layers(strategy::Model& model,
                 "parallel.tensor to 1");
   }
   if (tensor_comm == nullptr) tensor_comm = groups->make(groups::kTensor, "divided layers");
-  const bool sequence = config.parallel.sequence;
-  tensor_parallel::divide(model, {plan, own_plan}, tensor_comm,
-                          sequence ? std::optional(config.parallel.sequence_dim) : std::nullopt);
+  tensor_parallel::DivideOptions options{.overlap_chunks = config.parallel.overlap_chunks};
+  if (config.parallel.sequence) options.sequence = config.parallel.sequence_dim;
+  tensor_parallel::divide(model, {plan, own_plan}, tensor_comm, options);
 }
 
 int64_t local_heads(int64_t heads) {

@@ -35,13 +35,13 @@ sharding::PlannedModel as_planned(const strategy::Model& model) {
 class Divider {
  public:
   Divider(strategy::Model& model, const Plans& plans, const Group& group,
-          std::optional<int64_t> sequence)
+          const DivideOptions& options)
       : model_(model),
         plans_(plans),
         group_(group),
-        sequence_(sequence),
+        options_(options),
         division_(sharding::divide_model(as_planned(model), plans, group->size(), group->rank(),
-                                         sequence.has_value())) {}
+                                         options.sequence.has_value())) {}
 
   void run() {
     compare();
@@ -59,14 +59,16 @@ class Divider {
   strategy::Model& model_;
   const Plans& plans_;
   const Group& group_;
-  const std::optional<int64_t> sequence_;
+  const DivideOptions options_;
   const sharding::ModelDivision division_;
 };
 
 void Divider::compare() {
   comm::SharedSettings settings = strategy::shared_settings_of(model_);
-  settings.emplace_back("parallel.sequence",
-                        sequence_ ? fmt::format("of dimension {}", *sequence_) : "false");
+  settings.emplace_back(
+      "parallel.sequence",
+      options_.sequence ? fmt::format("of dimension {}", *options_.sequence) : "false");
+  settings.emplace_back("parallel.overlap_chunks", std::to_string(options_.overlap_chunks));
   for (const std::vector<PlannedLayers>& plan : plans_) {
     for (const PlannedLayers& line : plan)
       settings.emplace_back(fmt::format("the tensor plan's line for '{}'", line.pattern),
@@ -119,7 +121,8 @@ void Divider::take_value(size_t parameter, const at::Tensor& whole) {
 void Divider::install_hooks() {
   for (const auto& [index, use] : division_.weights) {
     const at::Tensor& weight = model_.parameters[index].tensor;
-    const auto hook = std::make_shared<DividedLayer>(DividedWeight{use, weight, sequence_}, group_);
+    const auto hook = std::make_shared<DividedLayer>(
+        DividedWeight{use, weight, options_.sequence, options_.overlap_chunks}, group_);
     residency::add_hook(weight, hook);
     model_.layer_hooks.push_back(hook);
   }
@@ -136,8 +139,8 @@ void Divider::install_hooks() {
 }  // namespace
 
 void divide(strategy::Model& model, const Plans& plans, const Group& group,
-            std::optional<int64_t> sequence) {
-  Divider(model, plans, group, sequence).run();
+            const DivideOptions& options) {
+  Divider(model, plans, group, options).run();
 }
 
 void run_scripts_as_written() { torch::jit::getProfilingMode() = false; }

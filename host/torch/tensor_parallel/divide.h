@@ -14,13 +14,19 @@ namespace coupler::tensor_parallel {
 
 using Plans = sharding::TensorPlans;
 
+struct DivideOptions {
+  // The dimension of [batch, tokens, features] along which the group also divides what is between
+  // the layers; empty: none.
+  std::optional<int64_t> sequence;
+  int64_t overlap_chunks = 1;  // as DividedWeight's
+};
+
 // plans: the first that names a module counts. Every rank gets the values of the group's rank 0.
 // Parameters on meta are materialized, one at a time. Throws Error(kConfig) naming module and line
 // if the plan does not fit the model, Error(kMismatch) if the ranks' models or plans differ; the
-// model is then unchanged. sequence: the dimension of [batch, tokens, features] along which the
-// group also divides what is between the layers; empty: none.
+// model is then unchanged.
 void divide(strategy::Model& model, const Plans& plans, const Group& group,
-            std::optional<int64_t> sequence);
+            const DivideOptions& options);
 
 // From now on, TorchScript runs functions as they are written. Its optimizing executor would
 // compute the gradients of several operations at once, without the exchange between them. For

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "empty_weights/recording.h"
+#include "tensor_parallel/overlapped_product.h"
 #include "tensors/autocast_state.h"
 
 namespace coupler::tensor_parallel {
@@ -126,10 +127,11 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   const TensorStyle style = weight_.product.style;
   const size_t begin = stack.size() - op.schema().arguments().size();
   const bool addmm = op.schema().name() == "aten::addmm";
+  LayerInput input{product.x};
   if (style != TensorStyle::kShared || weight_.sequence) {
-    const at::Tensor x = input_of(product.x);
-    require_width(x);
-    stack[begin + (addmm ? 1 : 0)] = x;
+    input = input_of(product.x);
+    require_width(input.values);
+    stack[begin + (addmm ? 1 : 0)] = input.values;
   }
   if (!weight_.divided) {
     run();
@@ -151,34 +153,57 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
       stack[begin + 2] = c10::IValue();
     }
   }
-  std::optional<at::Tensor> in_fp8;
-  if (!weight_.transposed) {
-    in_fp8 = tensors::fp8_product(stack[begin + (addmm ? 1 : 0)].toTensor(), weight_.weight,
-                                  whole ? at::Tensor() : product.bias);
-  }
-  if (in_fp8) {
+  const residency::Product own{input.values, product.matrix, whole ? at::Tensor() : product.bias,
+                               product.out_in};
+  std::optional<at::Tensor> made;
+  if (!weight_.transposed) made = tensors::fp8_product(own.x, weight_.weight, own.bias);
+  const bool overlaps = !made && weight_.overlap_chunks > 1 && can_overlap(own);
+  if (overlaps) made = overlapped(own, input.gradient);
+  if (made) {
     torch::jit::drop(stack, op.schema().arguments().size());
-    stack.emplace_back(*in_fp8);
+    stack.emplace_back(*made);
   } else {
     run();
   }
   if (!whole) return watch_heads(stack.back().toTensor());
-  at::Tensor result = completed(stack.back().toTensor());
+  at::Tensor result = stack.back().toTensor();
+  if (!overlaps || !takes_part(style)) result = completed(result);
   if (bias.defined()) result = result.add(bias.to(result.scalar_type()));
   stack.back() = result;
 }
 
-at::Tensor DividedLayer::input_of(const at::Tensor& x) const {
-  const TensorStyle style = weight_.product.style;
+at::Tensor DividedLayer::overlapped(const residency::Product& product,
+                                    const InputGradientPtr& input) const {
+  if (!takes_part(weight_.product.style))
+    return overlapped_product(product, {.group = group_, .input = input});
+  Overlap overlap{.group = group_, .chunks = weight_.overlap_chunks};
+  if (!weight_.sequence) {
+    overlap.result = ResultExchange::kSum;
+    return overlapped_product(product, overlap);
+  }
+  overlap.result = ResultExchange::kOwnTokens;
+  overlap.dim = tokens_in(before_features(product.x), weight_.product_name, /*divides=*/true);
+  return begin_of_parts(overlapped_product(product, overlap), overlap.dim, group_);
+}
+
+LayerInput DividedLayer::shared_input_of(const at::Tensor& x,
+                                         std::optional<int64_t> gathered) const {
   const at::ScalarType type = computed_type(x);
-  if (style == TensorStyle::kRowwise) return x.to(type);
+  if (weight_.overlap_chunks > 1) return input_for_overlap(x, type, gathered, group_);
+  return {gathered ? gather_for_layers(x, type, *gathered, group_) : sum_gradient(x, type, group_)};
+}
+
+LayerInput DividedLayer::input_of(const at::Tensor& x) const {
+  const TensorStyle style = weight_.product.style;
+  if (style == TensorStyle::kRowwise) return {x.to(computed_type(x))};
   if (style == TensorStyle::kRowwiseSplit)
-    return part_of_last(sum_gradient(x, type, group_), group_);
-  if (!weight_.sequence) return sum_gradient(x, type, group_);
+    return {part_of_last(shared_input_of(x, std::nullopt).values, group_)};
+  if (!weight_.sequence) return shared_input_of(x, std::nullopt);
   const int64_t dim = tokens_in(before_features(x), weight_.product_name, /*divides=*/false);
-  if (style == TensorStyle::kGatherSequence) return gather_tokens(x.to(type), dim, group_);
+  if (style == TensorStyle::kGatherSequence)
+    return {gather_tokens(x.to(computed_type(x)), dim, group_)};
   if (style == TensorStyle::kColwiseGather || style == TensorStyle::kVocab) end_of_parts();
-  return gather_for_layers(x, type, dim, group_);
+  return shared_input_of(x, dim);
 }
 
 // Of a layer whose outputs are whole.

@@ -28,6 +28,8 @@ struct DividedWeight : sharding::WeightUse {
   // The dimension of [batch, tokens, features] along which the group divides the sequence between
   // layers; empty: every rank has all tokens.
   std::optional<int64_t> sequence;
+  // More than 1: exchanges run while products are computed, forward's in that many chunks.
+  int64_t overlap_chunks = 1;
 };
 
 class DividedLayer : public residency::ParameterHook {
@@ -45,7 +47,10 @@ class DividedLayer : public residency::ParameterHook {
   void run_product(const residency::Product& product, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack, const std::function<void()>& run);
   // What the product gets of the layer's input.
-  at::Tensor input_of(const at::Tensor& x) const;
+  LayerInput input_of(const at::Tensor& x) const;
+  LayerInput shared_input_of(const at::Tensor& x, std::optional<int64_t> gathered) const;
+  // The product with what ranks exchange about it; the result is complete if the layer takes parts.
+  at::Tensor overlapped(const residency::Product& product, const InputGradientPtr& input) const;
   at::Tensor completed(const at::Tensor& result) const;
   // The dimension of tokens among those before features. divides: whether this rank will take its
   // part of them.

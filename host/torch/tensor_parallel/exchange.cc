@@ -16,6 +16,17 @@
 #include "tensors/tensor_ops.h"
 
 namespace coupler::tensor_parallel {
+
+void refuse_create_graph() {
+  if (!at::GradMode::is_enabled()) return;
+  throw Error(ErrorCode::kUnsupported,
+              "gradients of gradients (create_graph) through a layer that is divided over a "
+              "tensor group are not supported",
+              {.subject = "parallel.tensor",
+               .hint = "set parallel.tensor to 1 for this training, or leave the layer out of "
+                       "the plan"});
+}
+
 namespace {
 
 using tensors::GroupCapsule;
@@ -33,14 +44,20 @@ WeakTensor none() {
 struct SharedInput {
   WeakTensor given = none(), shared = none();
   int64_t version = 0;  // of the values that were given
+  c10::weak_intrusive_ptr<InputGradient> gradient{InputGradientPtr()};
 };
 // The last two on this thread: a layer's own, and that of its LoRA product.
 thread_local std::array<SharedInput, 2> last_inputs;
 thread_local size_t older_input = 0;
 
+LayerInput taken(const at::Tensor& values, const InputGradientPtr& gradient) {
+  if (gradient) gradient->take();
+  return {values, gradient};
+}
+
 // What layers that get the same x, which requires a gradient, share.
-at::Tensor shared_input(const at::Tensor& x, at::ScalarType type,
-                        const std::function<at::Tensor()>& make) {
+LayerInput shared_input(const at::Tensor& x, at::ScalarType type,
+                        const std::function<LayerInput()>& make) {
   for (size_t i = 0; i < last_inputs.size(); ++i) {
     const SharedInput& last = last_inputs[i];
     if (last.given.lock().get() != x.unsafeGetTensorImpl() || last.version != x._version())
@@ -50,22 +67,13 @@ at::Tensor shared_input(const at::Tensor& x, at::ScalarType type,
     at::Tensor shared(std::move(known));
     if (shared.scalar_type() != type) continue;
     older_input = 1 - i;
-    return shared;
+    return taken(shared, last.gradient.lock());
   }
-  const at::Tensor shared = make();
-  last_inputs[older_input] = {weak(x), weak(shared), x._version()};
+  const LayerInput made = make();
+  last_inputs[older_input] = {weak(x), weak(made.values), x._version(),
+                              c10::weak_intrusive_ptr<InputGradient>(made.gradient)};
   older_input = 1 - older_input;
-  return shared;
-}
-
-void refuse_create_graph() {
-  if (!at::GradMode::is_enabled()) return;
-  throw Error(ErrorCode::kUnsupported,
-              "gradients of gradients (create_graph) through a layer that is divided over a "
-              "tensor group are not supported",
-              {.subject = "parallel.tensor",
-               .hint = "set parallel.tensor to 1 for this training, or leave the layer out of "
-                       "the plan"});
+  return taken(made.values, made.gradient);
 }
 
 at::Tensor summed(const at::Tensor& gradient, const Group& group) {
@@ -90,15 +98,15 @@ at::Tensor moved(const at::Tensor& x, int64_t dim, TokenMove move, const Group& 
     std::vector<int64_t> sizes = mine.sizes().vec();
     sizes[static_cast<size_t>(dim)] *= ranks;
     const at::Tensor whole = at::empty(sizes, mine.options());
-    const at::Tensor by_token = whole.unflatten(dim, {ranks, -1}).movedim(dim, 0);
+    const at::Tensor parts = by_rank(whole, dim, group);
     // Of one sequence, or with the tokens first, the parts arrive in their place.
     const at::Tensor arrived =
-        by_token.is_contiguous() ? by_token : at::empty(by_token.sizes(), by_token.options());
+        parts.is_contiguous() ? parts : at::empty(parts.sizes(), parts.options());
     group->run(tensors::all_gather_op(mine, arrived));
-    if (!arrived.is_same(by_token)) by_token.copy_(arrived);
+    if (!arrived.is_same(parts)) parts.copy_(arrived);
     return whole;
   }
-  const at::Tensor parts = x.unflatten(dim, {ranks, -1}).movedim(dim, 0).contiguous();
+  const at::Tensor parts = by_rank(x, dim, group).contiguous();
   const at::Tensor own = at::empty(parts.sizes().slice(1), parts.options());
   group->run(tensors::reduce_scatter_op(parts, own, DB_SUM));
   return own;
@@ -121,7 +129,25 @@ struct TokensMoved : torch::autograd::Function<TokensMoved> {
   }
 };
 
-// From now on, dropout takes its part of the mask.
+// An input that is given as it is, or whose tokens are gathered; its layers give their parts of the
+// gradient away.
+struct OverlappedInput : torch::autograd::Function<OverlappedInput> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, std::optional<int64_t> dim,
+                            const Group& group, const InputGradientPtr& gradient) {
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["gradient"] = c10::IValue::make_capsule(gradient);
+    return dim ? all_tokens(x, *dim, group) : x;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    refuse_create_graph();
+    const auto gradient = ctx->saved_data["gradient"].toCapsule();
+    const at::Tensor sum = static_cast<InputGradient&>(*gradient).finish(gradients[0]);
+    return {sum, at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
 at::Tensor begin_of_parts(const at::Tensor& made, int64_t dim, const Group& group) {
   if (made.dim() != 3) return made;  // positions, which have no batch
   const tensors::PartOfTokens part{made.size(dim), dim, group->rank(), group->size()};
@@ -131,18 +157,31 @@ at::Tensor begin_of_parts(const at::Tensor& made, int64_t dim, const Group& grou
   return made;
 }
 
-}  // namespace
+at::Tensor all_tokens(const at::Tensor& own, int64_t dim, const Group& group) {
+  return moved(own, dim, TokenMove::kGather, group);
+}
+
+LayerInput input_for_overlap(const at::Tensor& x, at::ScalarType type, std::optional<int64_t> dim,
+                             const Group& group) {
+  if (!at::GradMode::is_enabled() || !x.requires_grad())
+    return {dim ? gather_for_layers(x, type, *dim, group) : x.to(type)};
+  return shared_input(x, type, [&] {
+    const auto gradient = c10::make_intrusive<InputGradient>(group, dim);
+    return LayerInput{OverlappedInput::apply(x.to(type), dim, group, gradient), gradient};
+  });
+}
 
 void end_of_parts() { tensors::set_part_of_tokens(nullptr); }
 
 at::Tensor sum_gradient(const at::Tensor& x, at::ScalarType type, const Group& group) {
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return x.to(type);
-  return shared_input(x, type, [&] {
+  const auto make = [&] {
     const at::Tensor converted = x.to(type);
     const at::Tensor shared = converted.is_same(x) ? x.view_as(x) : converted;
     shared.register_hook([group](const at::Tensor& gradient) { return summed(gradient, group); });
-    return shared;
-  });
+    return LayerInput{shared};
+  };
+  return shared_input(x, type, make).values;
 }
 
 void sum_values(const at::Tensor& values, const Group& group) {
@@ -180,11 +219,11 @@ at::Tensor part_of_last(const at::Tensor& x, const Group& group) {
 at::Tensor gather_for_layers(const at::Tensor& x, at::ScalarType type, int64_t dim,
                              const Group& group) {
   const auto gathered = [&] {
-    return TokensMoved::apply(x.to(type), dim, TokenMove::kGather, TokenMove::kReduceScatter,
-                              group);
+    return LayerInput{
+        TokensMoved::apply(x.to(type), dim, TokenMove::kGather, TokenMove::kReduceScatter, group)};
   };
   const bool trains = at::GradMode::is_enabled() && x.requires_grad();
-  return trains ? shared_input(x, type, gathered) : gathered();
+  return (trains ? shared_input(x, type, gathered) : gathered()).values;
 }
 
 at::Tensor gather_tokens(const at::Tensor& x, int64_t dim, const Group& group) {

@@ -10,13 +10,12 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 
-#include "comm/communicator.h"
+#include "tensor_parallel/input_gradient.h"
+#include "tensor_parallel/pending_exchange.h"
 
 namespace coupler::tensor_parallel {
-
-using Group = std::shared_ptr<comm::Communicator>;
 
 // x, converted to `type`, as the input of divided layers only, or of what works on divided values:
 // each rank computes a part of its gradient, and backward sums them over the group. Layers that get
@@ -39,12 +38,34 @@ at::Tensor part_of_last(const at::Tensor& x, const Group& group);
 at::Tensor gather_for_layers(const at::Tensor& x, at::ScalarType type, int64_t dim,
                              const Group& group);
 
+// What a layer that takes part in overlap gets of its input.
+struct LayerInput {
+  at::Tensor values;
+  // Takes the layer's part of the gradient; null if there is none, or if autograd brings it.
+  InputGradientPtr gradient = nullptr;
+};
+
+// As sum_gradient, or, with the dimension of tokens, as gather_for_layers, whose sum of gradients
+// starts when the last layer that promised its part has given it.
+LayerInput input_for_overlap(const at::Tensor& x, at::ScalarType type, std::optional<int64_t> dim,
+                             const Group& group);
+
 // All tokens, for what every rank computes alike: its gradients are the same, and each takes those
 // of its tokens.
 at::Tensor gather_tokens(const at::Tensor& x, int64_t dim, const Group& group);
 
 // What follows on this thread has all tokens, until one of the functions below makes a part.
 void end_of_parts();
+
+// What follows on this thread has this part of the tokens of [batch, tokens, features]: dropout
+// then takes its part of the mask. Returns it.
+at::Tensor begin_of_parts(const at::Tensor& made, int64_t dim, const Group& group);
+
+// The tokens of all ranks, unseen by autograd.
+at::Tensor all_tokens(const at::Tensor& own, int64_t dim, const Group& group);
+
+// Throws if the backward that runs makes a graph of its own.
+void refuse_create_graph();
 
 // This rank's tokens of the sum of the ranks' summands. Backward gathers the gradients of all.
 at::Tensor own_tokens_of_sum(const at::Tensor& summand, int64_t dim, const Group& group);

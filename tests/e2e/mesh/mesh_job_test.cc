@@ -112,6 +112,12 @@ TEST(MeshJob, SequencesThatNothingDivides_AreRefused) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
+TEST(MeshJob, OverlapOfNothing_IsRefusedAtTheStart) {
+  expect_refused_mesh(
+      {"backend.use=gloo_cpu", "parallel.overlap_chunks=2"},
+      {"parallel.overlap_chunks is 2, but parallel.tensor is 1", "or overlap_chunks to 1"});
+}
+
 struct Job {
   int processes;
   std::vector<std::string> settings;

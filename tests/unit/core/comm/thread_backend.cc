@@ -129,12 +129,26 @@ void add_up(Round& round) {
   }
 }
 
+void scatter_sums(Round& round) {
+  const uint64_t count = round.parts[0].op.count;
+  for (size_t rank = 0; rank < round.parts.size(); ++rank) {
+    for (uint64_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (const Part& part : round.parts)
+        sum += static_cast<const float*>(part.op.send)[rank * count + i];
+      static_cast<float*>(round.parts[rank].op.recv)[i] = sum;
+    }
+  }
+}
+
 void move_bytes(Round& round) {
   const db_op& first = round.parts[0].op;
   const uint64_t bytes = first.count * element(first.dtype);
   const size_t world_size = round.parts.size();
   if (first.kind == DB_ALL_REDUCE) {
     first.dtype == DB_F32 ? add_up<float>(round) : add_up<int64_t>(round);
+  } else if (first.kind == DB_REDUCE_SCATTER) {
+    scatter_sums(round);
   } else if (first.kind == DB_BROADCAST) {
     const Part& root = round.parts[static_cast<size_t>(first.root_or_peer)];
     for (const Part& part : round.parts) std::memmove(part.op.recv, root.op.send, bytes);
@@ -151,9 +165,12 @@ void move_bytes(Round& round) {
 db_status supports(const db_communicator*, const db_op* op, int32_t* score) {
   const bool sums = op->kind != DB_ALL_REDUCE || ((op->reduce == DB_SUM || op->reduce == DB_MIN) &&
                                                   (op->dtype == DB_F32 || op->dtype == DB_I64));
+  const bool scatters =
+      op->kind == DB_REDUCE_SCATTER && op->reduce == DB_SUM && op->dtype == DB_F32;
   const bool moves = op->kind == DB_ALL_REDUCE || op->kind == DB_BROADCAST ||
                      op->kind == DB_ALL_GATHER || op->kind == DB_BARRIER ||
-                     op->kind == DB_ALL_TO_ALL_V || op->kind == DB_SEND || op->kind == DB_RECV;
+                     op->kind == DB_ALL_TO_ALL_V || scatters || op->kind == DB_SEND ||
+                     op->kind == DB_RECV;
   *score = sums && moves ? 1 : 0;
   return DB_OK;
 }

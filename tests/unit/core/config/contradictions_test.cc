@@ -43,6 +43,14 @@ TEST(Contradictions, ASequenceWithoutRanksToDivideIt) {
   EXPECT_TRUE(conflicts_in(config).empty());
 }
 
+TEST(Contradictions, OverlapWithoutDividedLayers) {
+  Config config;
+  config.parallel.overlap_chunks = 4;
+  expect_one(conflicts_in(config), "parallel.overlap_chunks", "4, but parallel.tensor is 1");
+  config.parallel.tensor = MeshSize{2};
+  EXPECT_TRUE(conflicts_in(config).empty());
+}
+
 TEST(Contradictions, DiskWithoutAFolder) {
   Config config;
   config.memory.offload_optimizer_device = "nvme";

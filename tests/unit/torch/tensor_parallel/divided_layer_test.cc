@@ -1,0 +1,62 @@
+// The hook of a divided weight, whose products overlap with what ranks exchange: modules see the
+// whole layer's results, and the node's own operations on the weight do not come to the hook again.
+#include "tensor_parallel/divided_layer.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "core/comm/ranks.h"
+
+namespace coupler::tensor_parallel {
+namespace {
+
+at::Tensor sines(at::IntArrayRef sizes) {
+  return at::arange(sizes[0] * sizes[1], at::kFloat).sin().view(sizes);
+}
+
+at::Tensor part_of(const at::Tensor& whole, int64_t dim, const comm::Communicator& of_rank) {
+  const int64_t size = whole.size(dim) / of_rank.size();
+  const at::Tensor part = whole.narrow(dim, size * of_rank.rank(), size);
+  return part.detach().clone(at::MemoryFormat::Contiguous).requires_grad_(true);
+}
+
+std::shared_ptr<DividedLayer> hook_of(const at::Tensor& weight, sharding::TensorStyle style,
+                                      const Group& group) {
+  DividedWeight use{.weight = weight, .overlap_chunks = 3};
+  use.name = use.product_name = "layer";
+  use.product.style = style;
+  use.divided = true;
+  auto hook = std::make_shared<DividedLayer>(use, group);
+  residency::add_hook(weight, hook);
+  return hook;
+}
+
+TEST(DividedLayer, Overlapped_UpAndDown_AreTheWholeLayers) {
+  const at::Tensor x = sines({5, 4}), up = sines({8, 4}), down = sines({6, 8}),
+                   bias = sines({1, 6});
+  const auto whole_of = [](const at::Tensor& whole) {
+    return whole.detach().clone().requires_grad_(true);
+  };
+  const at::Tensor whole_x = whole_of(x), whole_up = whole_of(up), whole_down = whole_of(down);
+  const at::Tensor expected =
+      at::linear(at::linear(whole_x, whole_up).tanh(), whole_down, bias.flatten());
+  expected.square().sum().backward();
+  testing::expect_no_error(testing::run_ranks(2, [&](comm::Communicator& of_rank) {
+    const Group group(&of_rank, [](comm::Communicator*) {});
+    const at::Tensor own_x = whole_of(x), own_up = part_of(up, 0, of_rank),
+                     own_down = part_of(down, 1, of_rank);
+    const auto first = hook_of(own_up, sharding::TensorStyle::kColwise, group),
+               second = hook_of(own_down, sharding::TensorStyle::kRowwise, group);
+    const at::Tensor y = at::linear(at::linear(own_x, own_up).tanh(), own_down, bias.flatten());
+    EXPECT_TRUE(at::allclose(y, expected, 1e-4, 1e-5));
+    y.square().sum().backward();
+    EXPECT_TRUE(at::allclose(own_x.grad(), whole_x.grad(), 1e-4, 1e-5));
+    EXPECT_TRUE(at::allclose(own_up.grad(), part_of(whole_up.grad(), 0, of_rank), 1e-4, 1e-5));
+    EXPECT_TRUE(at::allclose(own_down.grad(), part_of(whole_down.grad(), 1, of_rank), 1e-4, 1e-5));
+  }));
+}
+
+}  // namespace
+}  // namespace coupler::tensor_parallel
