@@ -143,7 +143,8 @@ CompiledModel::CompiledModel(const std::string& path, const CompiledModelOptions
     throw;
   } catch (const std::exception& error) {
     const std::string what = message_of(error);
-    const bool unnamed = what.find("Available models:") != std::string::npos;
+    // LibTorch 2.11 says more about them.
+    const bool unnamed = what.find("Available models") != std::string::npos;
     throw Error(unnamed ? ErrorCode::kInvalidArgument : ErrorCode::kIo,
                 unnamed ? fmt::format("{} has no model '{}'", path, for_message(options.name))
                         : fmt::format("{} cannot be loaded as a package of AOTInductor: {}", path,

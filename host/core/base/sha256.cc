@@ -24,16 +24,13 @@ void require(bool good, const char* what) {
 }
 
 // OpenSSL would free its state when the process exits, while threads of communicators that a
-// program never destroys still authenticate what they receive. Has an effect only before any other
-// use.
-void keep_openssl_until_the_end() {
-  static const bool kKept = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
-  require(kKept, "initialization");
-}
+// program never destroys still authenticate what they receive. At load, since it has an effect only
+// before any other use, of TLS, say.
+[[maybe_unused]] const int kKeptUntilTheEnd =
+    ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
 // Fetched once: OpenSSL searches its providers at every use of EVP_sha256().
 const EVP_MD* sha256() {
-  keep_openssl_until_the_end();
   static const EVP_MD* const kDigest = ::EVP_MD_fetch(nullptr, "SHA256", nullptr);
   return kDigest;
 }
@@ -59,7 +56,6 @@ Bytes32 hmac_sha256(const Bytes32& key, std::string_view data) {
 }
 
 Bytes32 derive_key(const Bytes32& secret, std::string_view purpose) {
-  keep_openssl_until_the_end();
   const std::unique_ptr<EVP_KDF, decltype(&::EVP_KDF_free)> kdf(
       ::EVP_KDF_fetch(nullptr, "HKDF", nullptr), &::EVP_KDF_free);
   require(kdf != nullptr, "HKDF");

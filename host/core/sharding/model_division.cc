@@ -69,12 +69,13 @@ class ModelDivider {
 
   ModelDivision run() {
     choose();
-    require_whole_ties();
+    // Before ties: here both layers are in the plan.
     for (const size_t index : summed_) {
       const auto weight = result_.weights.find(index);
       const bool lookup = weight != result_.weights.end() && !weight->second.lookup_name.empty();
       if (lookup) refuse_two_ways(index, fmt::format("'{}'", weight->second.lookup_name));
     }
+    require_whole_ties();
     result_.summed.assign(summed_.begin(), summed_.end());
     return std::move(result_);
   }

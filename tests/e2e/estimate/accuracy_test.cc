@@ -41,8 +41,8 @@ const Words kTensor{"parallel.tensor=2"};
 
 void expect_estimate_within_a_tenth(const Configuration& configuration) {
   Workplace here;
-  here.limit =
-      std::chrono::minutes(10);  // on two cores that other tests load, a step takes a minute
+  // On two cores that other tests load, a step takes a minute.
+  here.limit = std::chrono::minutes(10);
   std::filesystem::create_directory(here.path() / "disk");
   std::string text;
   for (int i = 0; i < 4000; ++i) text += "in the beginning was the word, and the word was number ";

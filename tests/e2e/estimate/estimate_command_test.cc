@@ -125,6 +125,7 @@ Words mixture(const Words& sizes) { return with({"--", MIXTURE_PROGRAM}, sizes);
 
 TEST(EstimateCommand, DividedExperts_AreAPartOfTheModel) {
   const Workplace here;
+  // Above the MiB below which the tensors of a dry run are real.
   const Words program = mixture({"128", "512", "8", "2"});
   const auto estimate = [&](const Words& options) {
     return here.coupler(with(
