@@ -66,12 +66,14 @@ void add_leftover(Leftovers& found, const fs::path& path, std::string what, Then
   found.push_back(std::move(one));
 }
 
-// What Open MPI 4 leaves in its own folders when its processes are killed: session folders in the
+// What Open MPI leaves in its own folders when its processes are killed: session folders in the
 // temporary folder and shared-memory segments in /dev/shm. It uses these folders if the user chose
 // them, if /dev/shm cannot hold the launcher's folder (mpi_folder.h), and on the other machines of
 // a job.
 
-constexpr std::string_view kSessions = "ompi.";  // followed by machine, ".", user
+constexpr std::string_view kSessions = "ompi.";  // of Open MPI 4; followed by machine, ".", user
+
+constexpr const char* kSession = "a session folder of Open MPI";
 
 struct Candidate {
   fs::path path;
@@ -107,15 +109,24 @@ bool is_of_the_dead(const fs::path& session) {
 
 std::vector<Candidate> session_folders(const std::string& machine) {
   std::vector<Candidate> candidates;
-  for (const auto& folder :
-       folders_of({"TMPDIR", "TEMP", "TMP", "OMPI_MCA_orte_tmpdir_base",
-                   "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"},
-                  "/tmp")) {
+  for (const auto& folder : folders_of(
+           {"TMPDIR", "TEMP", "TMP", "OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base",
+            "OMPI_MCA_orte_remote_tmpdir_base", "PRTE_MCA_prte_tmpdir_base",
+            "PRTE_MCA_prte_local_tmpdir_base", "PRTE_MCA_prte_remote_tmpdir_base"},
+           "/tmp")) {
+    // Of Open MPI 5; followed by mpirun's process, ".", user.
+    const auto newer = fmt::format("prterun.{}.", machine);
+    for (const auto& path : entries_of(folder, newer)) {
+      const long process = std::atol(path.filename().c_str() + newer.size());
+      if (is_own(path, S_IFDIR) && process > 0 && status_of(process).state == 0) {
+        candidates.push_back({path, kSession});
+      }
+    }
     const auto sessions = folder / fmt::format("{}{}.{}", kSessions, machine, ::geteuid());
     for (const char* kind : {"pid.", "jf."}) {
       for (const auto& path : entries_of(sessions, kind)) {
         if (is_own(path, S_IFDIR) && is_of_the_dead(path)) {
-          candidates.push_back({path, "a session folder of Open MPI"});
+          candidates.push_back({path, kSession});
         }
       }
     }
@@ -125,10 +136,13 @@ std::vector<Candidate> session_folders(const std::string& machine) {
 
 std::vector<Candidate> segments(const std::string& machine) {
   std::vector<Candidate> candidates;
-  for (const auto& folder : folders_of({"OMPI_MCA_btl_vader_backing_directory"}, "/dev/shm")) {
-    for (const auto& path :
-         entries_of(folder, fmt::format("vader_segment.{}.{}.", machine, ::geteuid()))) {
-      if (is_own(path, S_IFREG)) candidates.push_back({path, "shared memory of Open MPI"});
+  for (const char* transport : {"vader", "sm"}) {  // of Open MPI 4 and 5
+    const auto variable = fmt::format("OMPI_MCA_btl_{}_backing_directory", transport);
+    const auto name = fmt::format("{}_segment.{}.{}.", transport, machine, ::geteuid());
+    for (const auto& folder : folders_of({variable.c_str()}, "/dev/shm")) {
+      for (const auto& path : entries_of(folder, name)) {
+        if (is_own(path, S_IFREG)) candidates.push_back({path, "shared memory of Open MPI"});
+      }
     }
   }
   return candidates;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "base/process.h"
+#include "base/user_folders.h"
 #include "cli/launch/network_job.h"
 #include "cli/launch/rank_exit.h"
 #include "cli/machine/cpu_binding.h"
@@ -57,6 +58,17 @@ void set_meeting_place(const LaunchPlan& plan, Variables& added) {
   }
   if (std::getenv("MASTER_PORT") == nullptr) {
     added["MASTER_PORT"] = "29500";
+  }
+}
+
+// What mpirun needs of its environment: as root, that this is meant; Open MPI 5 a HOME, which a
+// service or a container may lack.
+void set_for_mpirun(Variables& added) {
+  if (::geteuid() == 0) {
+    added["OMPI_ALLOW_RUN_AS_ROOT"] = added["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
+  }
+  if (std::getenv("HOME") == nullptr) {
+    added["HOME"] = home_folder();
   }
 }
 
@@ -141,9 +153,7 @@ Variables shim_variables(const LaunchPlan& plan) {
     variables[kTopologyParts] = "-x86";
     variables[kShimTopologyParts] = "1";
   }
-  if (::geteuid() == 0) {
-    variables["OMPI_ALLOW_RUN_AS_ROOT"] = variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
-  }
+  set_for_mpirun(variables);
   return variables;
 }
 
@@ -190,10 +200,7 @@ ForeignCommand mpirun_command(const LaunchPlan& plan, const Mpirun& mpirun) {
   }
   if (open_mpi) {
     append(arguments, passed_variables(command.added));
-    if (::geteuid() == 0) {
-      command.added["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
-      command.added["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
-    }
+    set_for_mpirun(command.added);
   }
   arguments.push_back(plan.path);
   arguments.insert(arguments.end(), plan.arguments.begin() + 1, plan.arguments.end());

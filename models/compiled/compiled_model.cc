@@ -145,6 +145,8 @@ CompiledModel::CompiledModel(const std::string& path, const CompiledModelOptions
     const std::string what = message_of(error);
     // LibTorch 2.11 says more about them.
     const bool unnamed = what.find("Available models") != std::string::npos;
+    // glibc 2.41 refuses such a library, which PyTorch makes of models with constants.
+    const bool stack = what.find("executable stack") != std::string::npos;
     throw Error(unnamed ? ErrorCode::kInvalidArgument : ErrorCode::kIo,
                 unnamed ? fmt::format("{} has no model '{}'", path, for_message(options.name))
                         : fmt::format("{} cannot be loaded as a package of AOTInductor: {}", path,
@@ -152,6 +154,9 @@ CompiledModel::CompiledModel(const std::string& path, const CompiledModelOptions
                 {.subject = path,
                  .hint = unnamed ? "pass a name that was given to "
                                    "torch._inductor.package.package_aoti"
+                         : stack ? "this system loads no library that asks for an executable "
+                                   "stack: unzip the package, run patchelf --clear-execstack on "
+                                   "its .so files, and zip it again"
                                  : "write it again with torch._inductor.aoti_compile_and_package"});
   }
   package_->inputs = count_inputs(package_->loader->get_call_spec(), path);

@@ -87,7 +87,7 @@ const std::map<Text, StringMethod>& string_methods() {
       {"capitalize", [](const Text& t, const Call&) -> Value { return capitalized(t); }},
       {"count",
        [](const Text& t, const Call& c) -> Value {
-         const Text& part = c.get(0, "").text("count");
+         const Text part = c.get(0, "").text("count");
          if (part.empty()) return static_cast<int64_t>(unicode::characters(t).size() + 1);
          return static_cast<int64_t>(unicode::Pattern::literal(part).find(t).size());
        }},
@@ -129,12 +129,12 @@ const std::map<Text, StringMethod>& string_methods() {
        }},
       {"removeprefix",
        [](const Text& t, const Call& c) -> Value {
-         const Text& part = c.get(0, "").text("removeprefix");
+         const Text part = c.get(0, "").text("removeprefix");
          return t.starts_with(part) ? t.substr(part.size()) : t;
        }},
       {"removesuffix",
        [](const Text& t, const Call& c) -> Value {
-         const Text& part = c.get(0, "").text("removesuffix");
+         const Text part = c.get(0, "").text("removesuffix");
          return t.ends_with(part) ? t.substr(0, t.size() - part.size()) : t;
        }},
       {"replace",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "unicode.h"
 
@@ -225,9 +226,13 @@ double Value::number() const {
   return static_cast<double>(integer());
 }
 
-const std::string& Value::text(std::string_view wanted_by) const {
+const std::string& Value::text(std::string_view wanted_by) const& {
   if (const auto* const text = as<std::string>()) return *text;
   throw Problem(fmt::format("{} needs a string, not {}", wanted_by, type()));
+}
+
+std::string Value::text(std::string_view wanted_by) && {
+  return std::as_const(*this).text(wanted_by);
 }
 
 bool Value::truth() const {

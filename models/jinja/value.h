@@ -99,7 +99,8 @@ class Value {
   int64_t integer() const;
   double number() const;
   // Throws Problem naming what wanted it.
-  const std::string& text(std::string_view wanted_by) const;
+  const std::string& text(std::string_view wanted_by) const&;
+  std::string text(std::string_view wanted_by) &&;
 
   bool truth() const;
   // "string", "list", …

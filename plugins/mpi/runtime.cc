@@ -1,10 +1,12 @@
 #include "mpi/runtime.h"
 
 #include <dlfcn.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <mutex>
@@ -74,6 +76,15 @@ void at_exit(int status, void*) {
   watch->end();
 }
 
+// Open MPI 5 does not start without HOME, which a service or a container may lack.
+void set_home() {
+  if (getenv("HOME") != nullptr) return;
+  std::array<char, 4096> text{};
+  passwd entry{}, *user = nullptr;
+  if (getpwuid_r(geteuid(), &entry, text.data(), text.size(), &user) == 0 && user != nullptr)
+    setenv("HOME", user->pw_dir, 0);
+}
+
 }  // namespace
 
 Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
@@ -92,6 +103,7 @@ Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
       setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     else if (yield == Yield::kAuto && !told)
       yield_when_oversubscribed(static_cast<int32_t>(cores) / std::max(local_size, 1) + 1);
+    set_home();
     Watch watch;
     watch.begin("MPI_Init_thread", timeout_ns);
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);

@@ -10,13 +10,7 @@
 #include "base/process.h"
 
 namespace coupler {
-namespace {
 
-bool is_of_variable(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-// HOME, or what the system knows of this user, as a service without HOME needs it.
 std::string home_folder() {
   std::string home = environment_value("HOME");
   if (!home.empty()) return home;
@@ -28,6 +22,12 @@ std::string home_folder() {
     home = found->pw_dir;
   }
   return home;
+}
+
+namespace {
+
+bool is_of_variable(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
 // "~/x" and "$HOME/x" as a shell expands them.

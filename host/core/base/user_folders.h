@@ -7,6 +7,9 @@
 
 namespace coupler {
 
+// HOME, or what the system knows of this user, as a service without HOME needs it; "" if nothing.
+std::string home_folder();
+
 // The first of these variables that is set and not empty, with "~/" and "$NAME" expanded as in
 // Python's expanduser and expandvars; else `otherwise`, as it is.
 std::string path_of_variables(std::initializer_list<const char*> variables,

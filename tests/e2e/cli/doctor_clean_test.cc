@@ -88,7 +88,8 @@ class DoctorClean : public ::testing::Test {
   Outcome doctor(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), "doctor");
     return here_.coupler(arguments, {{"TMPDIR", here_.path()},
-                                     {"OMPI_MCA_btl_vader_backing_directory", here_.path()}});
+                                     {"OMPI_MCA_btl_vader_backing_directory", here_.path()},
+                                     {"OMPI_MCA_btl_sm_backing_directory", here_.path()}});
   }
 
   // The entry of --clean --json for a path; null: none.
@@ -191,6 +192,25 @@ TEST_F(DoctorClean, OpenMpisOwnFiles_AreRemovedOnceNoProcessHasThem) {
   expect_kept(outcome, folder / living);
   expect_kept(outcome, folder / "jf.2");
   expect_kept(outcome, mapped);
+}
+
+TEST_F(DoctorClean, FilesOfOpenMpi5_AreRemovedOnceItsProcessHasEnded) {
+  const auto host_and_user = sessions().substr(5);
+  const auto dot = host_and_user.rfind('.');
+  const auto session_of = [&](pid_t process) {
+    return "prterun." + host_and_user.substr(0, dot + 1) + std::to_string(process) +
+           host_and_user.substr(dot);
+  };
+  const std::string dead = session_of(dead_.pid), living = session_of(::getpid());
+  const std::string segment = "sm_segment." + host_and_user + ".12340001.0";
+  here_.write(dead + "/1/file", "text\n");
+  here_.write(living + "/1/file", "text\n");
+  here_.write(segment, "text\n");
+  const Outcome outcome = doctor({"--clean", "--json"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  expect_removed(outcome, here_.path() / dead);
+  expect_removed(outcome, here_.path() / segment);
+  expect_kept(outcome, here_.path() / living);
 }
 
 TEST_F(DoctorClean, Text_ListsWhatIsRemoved) {

@@ -15,6 +15,15 @@ void* operator new(size_t size) {
   return block + 2;
 }
 
+// Another allocator that is preloaded has these two as well.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void operator delete(void* pointer) noexcept {
   if (pointer == nullptr) return;
   auto* block = static_cast<uint64_t*>(pointer) - 2;
@@ -24,3 +33,4 @@ void operator delete(void* pointer) noexcept {
 }
 
 void operator delete(void* pointer, size_t) noexcept { operator delete(pointer); }
+void operator delete(void* pointer, const std::nothrow_t&) noexcept { operator delete(pointer); }
