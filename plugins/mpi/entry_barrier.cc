@@ -14,6 +14,7 @@
 
 #include "common/fingerprint.h"
 #include "common/futex.h"
+#include "mpi/contention.h"
 #include "mpi/runtime.h"
 
 namespace db::mpi {
@@ -162,14 +163,17 @@ Failure EntryBarrier::wait_for(int32_t peer, uint32_t number, const Op& op) {
     return static_cast<int32_t>(theirs->arrived.load(std::memory_order_acquire) - number) >= 0;
   };
   const int64_t begin = now_ns();
-  const int64_t spin = oversubscribed_ ? kOversubscribedSpinNs
-                       : op.blocking   ? kSpinNs
-                                       : kWorkerSpinNs;
-  for (int64_t now = begin; now - begin < spin; now = now_ns()) {
-    for (int i = 0; i < 8; ++i) {
+  const int64_t spin = is_contended(begin) ? 0
+                       : oversubscribed_   ? kOversubscribedSpinNs
+                       : op.blocking       ? kSpinNs
+                                           : kWorkerSpinNs;
+  for (int64_t last = begin, now = begin; now - begin < spin; last = now) {
+    for (int i = 0; i < (oversubscribed_ ? 1 : 8); ++i) {
       if (come()) return {};
       oversubscribed_ ? static_cast<void>(sched_yield()) : cpu_pause();
     }
+    now = now_ns();
+    note_polling(last, now);
   }
   theirs->sleepers.fetch_add(1, std::memory_order_seq_cst);
   Failure failure;

@@ -25,7 +25,7 @@ constexpr db_option kOptions[] = {
         "yield_when_idle", "auto",
         "Whether a rank that waits inside MPI yields its core: always, never, or auto, which "
         "yields if the machine has fewer cores than ranks, or than threads of its ranks that run "
-        "collectives."),
+        "collectives. Unless never, it sleeps briefly while other programs take the cores."),
 };
 
 db_status probe(const db_host*, int32_t* score, char* reason, uint64_t reason_capacity) {

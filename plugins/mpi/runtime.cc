@@ -14,13 +14,15 @@
 #include <thread>
 
 #include "mpi/collectives.h"
+#include "mpi/contention.h"
 #include "mpi/watchdog.h"
 
 namespace db::mpi {
 namespace {
 
 std::mutex switch_mutex;
-std::atomic<int32_t> yield_threshold{INT32_MAX};  // from this many threads inside on, they yield
+// From this many threads inside on, they yield; 0: always, by Open MPI's own setting.
+std::atomic<int32_t> yield_threshold{INT32_MAX};
 std::atomic<int32_t> inside{0};
 bool (*set_yield)(bool) = nullptr;  // written once, before yield_threshold
 
@@ -46,10 +48,13 @@ void yield_when_oversubscribed(int32_t threads) {
 
 InsideMpi::InsideMpi() {
   const int32_t now = inside.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (now == yield_threshold.load(std::memory_order_acquire)) turn_switch();
+  const int32_t threshold = yield_threshold.load(std::memory_order_acquire);
+  if (now == threshold) turn_switch();
+  begin_polling(now >= threshold);
 }
 
 InsideMpi::~InsideMpi() {
+  end_polling();
   const int32_t before = inside.fetch_sub(1, std::memory_order_relaxed);
   if (before == yield_threshold.load(std::memory_order_acquire)) turn_switch();
 }
@@ -99,16 +104,19 @@ Failure start(Yield yield, int32_t local_size, int64_t timeout_ns) {
   if (initialized == 0) {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const bool told = getenv("OMPI_MCA_mpi_yield_when_idle") != nullptr;
-    if (yield == Yield::kAlways || (yield == Yield::kAuto && local_size > cores))
+    if (yield == Yield::kAlways || (yield == Yield::kAuto && local_size > cores)) {
       setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    else if (yield == Yield::kAuto && !told)
+      yield_threshold.store(0, std::memory_order_release);
+    } else if (yield == Yield::kAuto && !told) {
       yield_when_oversubscribed(static_cast<int32_t>(cores) / std::max(local_size, 1) + 1);
+    }
     set_home();
     Watch watch;
     watch.begin("MPI_Init_thread", timeout_ns);
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     watch.end();
     if (code != MPI_SUCCESS) return mpi_failure(code, "MPI_Init_thread");
+    if (yield != Yield::kNever) sleep_in_mpi_when_contended();
     on_exit(at_exit, nullptr);
   } else {
     MPI_Query_thread(&provided);

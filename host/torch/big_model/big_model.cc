@@ -9,8 +9,8 @@
 
 #include <utility>
 
-#include "base/process.h"
 #include "big_model/dispatched_state.h"
+#include "big_model/held_bytes.h"
 #include "big_model/host_value.h"
 #include "big_model/load_weights.h"
 #include "big_model/quantize_tensors.h"
@@ -48,7 +48,7 @@ std::string dtype_name(std::optional<c10::ScalarType> type) {
 // The model may not take what the process already uses.
 MaxMemory without_own(MaxMemory memory) {
   if (const auto cpu = memory.of(MapDevice::cpu())) {
-    const uint64_t own = resident_bytes();
+    const uint64_t own = big_model::held_bytes();
     memory.set(MapDevice::cpu(), *cpu > own ? *cpu - own : 0);
   }
   return memory;

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/mapped_file.h"
-#include "base/process.h"
 #include "base/units.h"
+#include "big_model/held_bytes.h"
 #include "device/device_memory.h"
 #include "empty_weights/empty_weights.h"
 #include "residency/intercept.h"
@@ -170,7 +170,7 @@ DispatchedState::DispatchedState(strategy::Model model, DeviceMap map,
   }
   choose_units(rules);
   if (rules.max_resident_bytes > 0) {
-    const uint64_t held = resident_bytes() + kSpare;
+    const uint64_t held = held_bytes() + kSpare;
     room_for_more_ = rules.max_resident_bytes > held ? rules.max_resident_bytes - held : 0;
   }
   settle();
@@ -209,7 +209,7 @@ void DispatchedState::choose_units(const DispatchRules& rules) {
   }
   uint64_t first = 0, second = 0;
   std::string largest;
-  const uint64_t held = resident_bytes();
+  const uint64_t held = held_bytes();
   uint64_t needed = 0;
   for (; unit_bytes_ >= kMinUnitBytes; unit_bytes_ /= 2) {
     first = second = 0;
