@@ -21,8 +21,8 @@ std::unique_ptr<s4u::Engine> make_engine() {
   xbt_log_control_set("xbt_cfg.thresh:warning");  // not a line for each setting
   auto engine = std::make_unique<s4u::Engine>("coupler");
   for (const char* setting :
-       {// Time is latency + bytes / rate, and flows share links fairly: no factors for the TCP of
-        // other days.
+       {// Time is latency + bytes / rate, without factors for the TCP of other days. Flows share
+        // links in inverse proportion to their latencies.
         "network/model:CM02", "network/TCP-gamma:0", "network/weight-S:0", "network/crosstraffic:0",
         // Messages take microseconds.
         "surf/precision:1e-10", "contexts/stack-size:256"})
@@ -90,26 +90,37 @@ void Cluster::set_network_rate(double rate) {
   }
 }
 
-Outcome Cluster::run(const Job& job, const Program& program, Data* data) {
-  const Layout layout = layout_of(job.machines);
-  const size_t simulated =
-      job.is_folded ? std::min<size_t>(2, job.machines.size()) : job.machines.size();
-  const bool is_equal = std::all_of(job.machines.begin(), job.machines.end(),
-                                    [&](int size) { return size == job.machines[0]; });
-  if (simulated > hosts_.size())
+size_t Cluster::simulated_machines(const Job& job, bool has_data) const {
+  const std::vector<int>& sizes = job.machines;
+  const size_t count = job.is_folded ? std::min<size_t>(2, sizes.size()) : sizes.size();
+  if (count > hosts_.size())
     throw std::invalid_argument("the job has more machines than the cluster");
-  if (job.is_folded && (!is_equal || data != nullptr))
+  if (std::any_of(sizes.begin(), sizes.end(), [](int size) { return size < 1; }))
+    throw std::invalid_argument("the job has a machine without ranks");
+  for (size_t m = 0; m < count; ++m) {
+    if (static_cast<size_t>(sizes[m]) > hosts_[m].size())
+      throw std::invalid_argument("the job has more ranks than a machine");
+  }
+  const bool is_equal =
+      std::all_of(sizes.begin(), sizes.end(), [&](int size) { return size == sizes[0]; });
+  if (job.is_folded && (!is_equal || has_data))
     throw std::invalid_argument("only jobs on equal machines and without data can be folded");
+  return count;
+}
+
+Outcome Cluster::run(const Job& job, const Program& program, Data* data) {
+  // Nothing may be refused once actors exist, which refer to what is local here.
+  const size_t simulated = simulated_machines(job, data != nullptr);
+  const Layout layout = layout_of(job.machines);
   Outcome outcome;
   std::string problem;
   std::vector<std::unique_ptr<Machine>> machines;
   std::vector<std::unique_ptr<Rank>> ranks;
   const double begin = s4u::Engine::get_clock();
   double end = begin;
+  size_t ended = 0;
   for (size_t m = 0; m < simulated; ++m) {
     const auto& members = layout.machines[m];
-    if (members.size() > hosts_[m].size())
-      throw std::invalid_argument("the job has more ranks than a machine");
     machines.push_back(std::make_unique<Machine>());
     Machine* const machine = machines.back().get();
     machine->barrier = s4u::Barrier::create(static_cast<unsigned>(members.size()));
@@ -130,11 +141,14 @@ Outcome Cluster::run(const Job& job, const Program& program, Data* data) {
           s4u::Actor::kill_all();
         }
         end = std::max(end, s4u::Engine::get_clock());
+        ++ended;
       });
     }
   }
   engine_->run();
   if (!problem.empty()) throw std::invalid_argument(problem);
+  // SimGrid kills ranks that wait for each other, and goes on.
+  if (ended < ranks.size()) throw std::logic_error("the program deadlocks");
   outcome.seconds = end - begin;
   return outcome;
 }

@@ -60,7 +60,7 @@ class Cluster {
 
   // Runs program on every rank. data: the elements of each rank, which messages really carry; null:
   // messages carry nothing and only take time. Throws std::invalid_argument for a job that does not
-  // fit, and what a program throws.
+  // fit and with the message of what a program throws, std::logic_error if ranks wait forever.
   Outcome run(const Job& job, const Program& program, Data* data = nullptr);
 
   // The time of the whole job: simulates it with `limit` and 2 * `limit` repetitions, and adds the
@@ -74,6 +74,9 @@ class Cluster {
   }
 
  private:
+  // How many machines are simulated for the job. Throws std::invalid_argument if it does not fit.
+  size_t simulated_machines(const Job& job, bool has_data) const;
+
   Costs costs_;
   std::unique_ptr<simgrid::s4u::Engine> engine_;
   std::vector<simgrid::s4u::SplitDuplexLink*> interfaces_;

@@ -143,6 +143,10 @@ class Bench {
 };
 
 void run(const Options& options) {
+  for (const std::string name : {"--machines", "--each"}) {
+    for (const double count : options.all(name))
+      if (count < 1) throw std::invalid_argument(name + " must be at least 1");
+  }
   const auto machines = options.all("--machines");
   const double most = *std::max_element(machines.begin(), machines.end());
   const int simulated =

@@ -271,7 +271,7 @@ Command config_command() {
       .summary = "create, check or explain the configuration",
       .options = {{"--explain",
                    "print every key with its value, the value's source, the default and the key's "
-                   "meaning"},
+                   "meaning, and which backend \"auto\" is, and why"},
                   {"--json", "with check, keys and --explain: print JSON"},
                   kOutput,
                   kForce},

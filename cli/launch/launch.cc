@@ -95,8 +95,9 @@ std::string describe_environment(const LaunchPlan& plan, const LaunchDescription
   return text;
 }
 
-// As far as the launcher places the ranks. mpirun and srun do that themselves, and whoever starts
-// processes with mpirun has chosen an MPI library, which knows its machines.
+// As far as the launcher places the ranks. mpirun does that itself, and whoever starts processes
+// with it has chosen an MPI library, which knows its machines. So does srun, unless --machines says
+// how many ranks each machine has.
 plugin::Spread spread_of(const LaunchPlan& plan) {
   if (plan.via == Via::kMpirun) return plugin::Spread::kUnknown;
   if (plan.machines > 1) {

@@ -435,7 +435,7 @@ enum {
   DB_CAP_STREAM_ORDERED = 1u << 2, /* wait_stream works, submit never blocks */
   DB_CAP_HOST_MEMORY = 1u << 3,
   DB_CAP_CUDA_MEMORY = 1u << 4,
-  DB_CAP_NEEDS_BASE = 1u << 5,      /* a wrapper or sharding plugin */
+  DB_CAP_NEEDS_BASE = 1u << 5,       /* a wrapper or sharding plugin */
   DB_CAP_NEEDS_MPI_LAUNCH = 1u << 6, /* processes must be started by mpirun */
   DB_CAP_ONE_MACHINE = 1u << 7       /* connects only ranks of one machine;
                                         "auto" takes it only if all are */

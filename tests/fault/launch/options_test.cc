@@ -133,6 +133,23 @@ TEST(LaunchOptions, DryRun_SaysWhatWouldBeStarted_AndStartsNothing) {
   EXPECT_FALSE(std::filesystem::exists(run.folder() + "/l"));
 }
 
+TEST(LaunchOptions, Auto_DependsOnWhereTheRanksAre) {
+  const auto expect_backend = [](int processes, std::vector<std::string> options,
+                                 const std::string& backend) {
+    // Without a device, so that the result is the same on a machine with GPUs.
+    options.insert(options.end(), {"--dry-run", "-o", "training.device=cpu", "/bin/true"});
+    const auto result = run_coupler(launch(processes, options, "auto"));
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_SAYS(result.output, "backend: " + backend + "\n");
+  };
+  const std::vector<std::string> machines = {
+      "--machines",     "2",        "--machine-rank", "1",
+      "--main-address", "10.0.0.1", "--main-port",    "29500"};
+  expect_backend(2, {}, "shm");
+  expect_backend(4, machines, "hierarchical");
+  expect_backend(2, machines, "gloo_cpu");  // one rank on each
+}
+
 TEST(LaunchOptions, PrintEnv_ShowsEachRanksVariables) {
   const auto result = run_coupler(launch(2, {"--print-env", "/bin/false"}));
   EXPECT_EQ(result.code, 0) << result.error;

@@ -51,7 +51,7 @@ TEST_P(AnyMoment, KilledOrStoppedRank_IsNamed_AndNothingIsLeft) {
   for (int i = 0; i < runs && !HasFailure(); ++i) {
     const int number = i % 7 < 5 ? SIGKILL : SIGSTOP;
     const auto lost = static_cast<size_t>(random() % kRanks);
-    CouplerRun run(job(kRanks, random() % 2 == 0, {"collective", GetParam().machines}));
+    CouplerRun run(job(kRanks, random() % 2 == 0, {"sizes", GetParam().machines}));
     std::vector<pid_t> pids;
     for (int rank = 0; rank < kRanks; ++rank)
       pids.push_back(run.wait_for_pid(fmt::format("pid.{}", rank)));

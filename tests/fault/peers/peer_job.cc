@@ -1,8 +1,9 @@
 // A rank that reaches a moment and stays there, so that a test can kill or stop the last rank then:
-//   peer_job init | collective | soak | stops | between | end | left | rounds [MACHINES [ROUNDS]]
-// Writes its process id to pid.RANK when it is there. "stops": the last rank stops itself. "rounds"
-// ends by itself, after collectives whose results are compared. MACHINES: as if its ranks were on
-// several, "2,1".
+//   peer_job init | collective | sizes | soak | stops | between | end | left | rounds
+//            [MACHINES [ROUNDS]]
+// Writes its process id to pid.RANK when it is there. "sizes": collectives of small, middle and
+// large data in turn. "stops": the last rank stops itself. "rounds" ends by itself, after
+// collectives whose results are compared. MACHINES: as if its ranks were on several, "2,1".
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +31,8 @@ namespace {
 using namespace coupler;
 
 constexpr auto kLong = std::chrono::seconds(60);  // longer than the test waits
+constexpr size_t kSizes[] = {1, 1'000, 50'000};   // small, middle and large data
+constexpr size_t kOneSize[] = {1'000};
 
 void arrive(int rank) {
   const std::string path = fmt::format("pid.{}", rank);
@@ -36,9 +40,10 @@ void arrive(int rank) {
   (void)std::rename((path + ".new").c_str(), path.c_str());  // on failure the test misses the file
 }
 
-void collectives(comm::Communicator& communicator, int rank, bool stops) {
-  matrix::Values<float> values(1000, 1.0f);
+void collectives(comm::Communicator& communicator, int rank, bool stops,
+                 std::span<const size_t> sizes = kOneSize) {
   for (uint64_t step = 0;; ++step) {
+    matrix::Values<float> values(sizes[step % sizes.size()], 1.0f);
     communicator.run(matrix::all_reduce(values));
     if (step == 10) arrive(rank);
     if (step == 20 && stops) ::raise(SIGSTOP);
@@ -57,11 +62,10 @@ void soak(comm::Communicator& communicator) {
   }
 }
 
-// Small, middle and large data in turn.
 void rounds(comm::Communicator& communicator, int count) {
   const auto ranks = static_cast<float>(communicator.size());
   for (int round = 0; round < count; ++round) {
-    for (const size_t size : {1, 1'000, 50'000}) {
+    for (const size_t size : kSizes) {
       matrix::Values<float> values(size, static_cast<float>(communicator.rank() + 1));
       communicator.run(matrix::all_reduce(values));
       for (const float value : values) {
@@ -85,6 +89,7 @@ void work(const std::string& moment, const rendezvous::ProcessInfo& process,
       {.plugin = plugin, .process = process, .store = store, .backend = &config.backend});
   communicator->run(matrix::barrier());
   if (moment == "collective") collectives(*communicator, process.rank, false);
+  if (moment == "sizes") collectives(*communicator, process.rank, false, kSizes);
   if (moment == "soak") soak(*communicator);
   if (moment == "rounds") rounds(*communicator, round_count);
   if (moment == "stops") collectives(*communicator, process.rank, victim);

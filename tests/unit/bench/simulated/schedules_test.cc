@@ -278,6 +278,8 @@ TEST(SimulatedSchedules, JobsThatCannotBe_AreRefused) {
   };
   EXPECT_EQ(refused({Machines(17, 1)}), "the job has more machines than the cluster");
   EXPECT_EQ(refused({{17}}), "the job has more ranks than a machine");
+  EXPECT_EQ(refused({{1, 17}}), "the job has more ranks than a machine");
+  EXPECT_EQ(refused({{1, 0}}), "the job has a machine without ranks");
   const std::string folded = "only jobs on equal machines and without data can be folded";
   EXPECT_EQ(refused({{1, 2}, true}), folded);
   EXPECT_EQ(refused({{1, 1}, true}, &data), folded);

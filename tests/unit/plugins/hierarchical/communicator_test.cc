@@ -198,7 +198,7 @@ class HierarchicalMemory : public ::testing::Test {
   db_communicator* communicator_ = nullptr;
 };
 
-db_op sum_of(db_kind kind, const float* send, float* recv, uint64_t count) {
+db_op reduction_of(db_kind kind, const float* send, float* recv, uint64_t count) {
   db_op op{};
   op.kind = kind;
   op.dtype = DB_F32;
@@ -220,7 +220,7 @@ TEST_F(HierarchicalMemory, LocalBaseGivesIt_AndSeesTheBuffersThemselves) {
   EXPECT_TRUE(local_->gave(memory));
   EXPECT_EQ(across_->allocations, 0);
   auto* const data = static_cast<float*>(memory);
-  run(sum_of(DB_ALL_REDUCE, data, data, kChunks * kChunk));
+  run(reduction_of(DB_ALL_REDUCE, data, data, kChunks * kChunk));
   const std::vector<db_op> first = local_->of_kind(DB_REDUCE_SCATTER_V);
   const std::vector<db_op> last = local_->of_kind(DB_ALL_GATHER_V);
   ASSERT_EQ(first.size(), kChunks);
@@ -253,7 +253,8 @@ TEST_F(HierarchicalMemory, LocalBaseWithoutIt_NoExtension) {
 TEST_F(HierarchicalMemory, MemoryBetweenStages_IsTheBases_UntilTheCommunicatorEnds) {
   connect(2, 2, true, false);
   std::vector<float> data(4096), part(1024);
-  for (int i = 0; i < 2; ++i) run(sum_of(DB_REDUCE_SCATTER, data.data(), part.data(), part.size()));
+  for (int i = 0; i < 2; ++i)
+    run(reduction_of(DB_REDUCE_SCATTER, data.data(), part.data(), part.size()));
   const std::vector<db_op> first = local_->of_kind(DB_REDUCE_SCATTER_V);
   ASSERT_EQ(first.size(), 8u) << "chunks of 1,024 elements, twice";
   for (const db_op& op : first) EXPECT_TRUE(local_->gave(op.send));
@@ -274,7 +275,7 @@ TEST_F(HierarchicalMemory, NoRoom_IsSaid_AndOperationsGoOn) {
             std::string_view::npos)
       << error.text.data();
   std::vector<float> data(4096), part(1024);
-  run(sum_of(DB_REDUCE_SCATTER, data.data(), part.data(), part.size()));
+  run(reduction_of(DB_REDUCE_SCATTER, data.data(), part.data(), part.size()));
 }
 
 TEST_F(HierarchicalMemory, FailedCommunicator_GivesNoneAndSaysWhy) {

@@ -24,7 +24,9 @@ at::Tensor part_of(const at::Tensor& whole, int64_t dim, const comm::Communicato
 
 std::shared_ptr<DividedLayer> hook_of(const at::Tensor& weight, sharding::TensorStyle style,
                                       const Group& group) {
-  DividedWeight use{.weight = weight, .overlap_chunks = 3};
+  DividedWeight use;
+  use.weight = weight;
+  use.overlap_chunks = 3;
   use.name = use.product_name = "layer";
   use.product.style = style;
   use.divided = true;

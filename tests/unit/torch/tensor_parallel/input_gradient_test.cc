@@ -7,6 +7,8 @@
 
 #include <optional>
 
+#include "core/comm/ranks.h"
+
 namespace coupler::tensor_parallel {
 namespace {
 
@@ -28,6 +30,20 @@ TEST(InputGradient, AllLayersGive_TheSumOfTheirParts) {
     EXPECT_FALSE(gradient->give(part(2)).defined());
     EXPECT_TRUE(at::equal(gradient->finish({}), part(3)));
   }
+}
+
+TEST(InputGradient, TheLastPart_StartsTheSum) {
+  testing::expect_no_error(testing::run_ranks(2, [](comm::Communicator& of_rank) {
+    const auto gradient = c10::make_intrusive<InputGradient>(
+        Group(&of_rank, [](comm::Communicator*) {}), std::nullopt);
+    gradient->take();
+    gradient->promise();
+    const at::Tensor own = part(1 + of_rank.rank());
+    EXPECT_FALSE(gradient->give(own).defined());
+    of_rank.run(testing::barrier());  // ends after what was started before it
+    EXPECT_TRUE(at::equal(own, part(3))) << "not summed before finish()";
+    EXPECT_TRUE(at::equal(gradient->finish({}), part(3)));
+  }));
 }
 
 TEST(InputGradient, AnotherLayerDoesNotGive_PartsGoByWayOfAutograd) {
