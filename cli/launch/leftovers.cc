@@ -24,6 +24,7 @@
 #include "base/process.h"
 #include "cli/launch/host_file.h"
 #include "cli/launch/mpi_folder.h"
+#include "cli/launch/open_mpi_folders.h"
 #include "cli/machine/text_values.h"
 #include "cli/process/folder_use.h"
 #include "rendezvous/job_file.h"
@@ -71,9 +72,8 @@ void add_leftover(Leftovers& found, const fs::path& path, std::string what, Then
 // them, if /dev/shm cannot hold the launcher's folder (mpi_folder.h), and on the other machines of
 // a job.
 
-constexpr std::string_view kSessions = "ompi.";  // of Open MPI 4; followed by machine, ".", user
-
-constexpr const char* kSession = "a session folder of Open MPI";
+constexpr std::string_view kUserPrefix = "ompi.";  // of Open MPI 4; followed by machine, ".", user
+constexpr const char* kSessionFolder = "a session folder of Open MPI";
 
 struct Candidate {
   fs::path path;
@@ -87,10 +87,10 @@ std::set<std::string> names_of_machine() {
 }
 
 // The canonical paths of `usual` and of the folders that the variables name.
-std::set<fs::path> folders_of(std::initializer_list<const char*> variables, const char* usual) {
+std::set<fs::path> folders_of(const std::vector<std::string>& variables, const char* usual) {
   std::vector<fs::path> named = {usual};
-  for (const char* variable : variables) {
-    if (const char* value = std::getenv(variable)) named.emplace_back(value);
+  for (const std::string& variable : variables) {
+    if (const char* value = std::getenv(variable.c_str())) named.emplace_back(value);
   }
   std::set<fs::path> folders;
   for (const auto& folder : named) {
@@ -109,24 +109,22 @@ bool is_of_the_dead(const fs::path& session) {
 
 std::vector<Candidate> session_folders(const std::string& machine) {
   std::vector<Candidate> candidates;
-  for (const auto& folder : folders_of(
-           {"TMPDIR", "TEMP", "TMP", "OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base",
-            "OMPI_MCA_orte_remote_tmpdir_base", "PRTE_MCA_prte_tmpdir_base",
-            "PRTE_MCA_prte_local_tmpdir_base", "PRTE_MCA_prte_remote_tmpdir_base"},
-           "/tmp")) {
+  std::vector<std::string> variables{"TMPDIR", "TEMP", "TMP"};
+  variables.insert(variables.end(), kSessionBases.begin(), kSessionBases.end());
+  for (const auto& folder : folders_of(variables, "/tmp")) {
     // Of Open MPI 5; followed by mpirun's process, ".", user.
     const auto newer = fmt::format("prterun.{}.", machine);
     for (const auto& path : entries_of(folder, newer)) {
       const long process = std::atol(path.filename().c_str() + newer.size());
       if (is_own(path, S_IFDIR) && process > 0 && status_of(process).state == 0) {
-        candidates.push_back({path, kSession});
+        candidates.push_back({path, kSessionFolder});
       }
     }
-    const auto sessions = folder / fmt::format("{}{}.{}", kSessions, machine, ::geteuid());
+    const auto sessions = folder / fmt::format("{}{}.{}", kUserPrefix, machine, ::geteuid());
     for (const char* kind : {"pid.", "jf."}) {
       for (const auto& path : entries_of(sessions, kind)) {
         if (is_own(path, S_IFDIR) && is_of_the_dead(path)) {
-          candidates.push_back({path, kSession});
+          candidates.push_back({path, kSessionFolder});
         }
       }
     }
@@ -136,10 +134,9 @@ std::vector<Candidate> session_folders(const std::string& machine) {
 
 std::vector<Candidate> segments(const std::string& machine) {
   std::vector<Candidate> candidates;
-  for (const char* transport : {"vader", "sm"}) {  // of Open MPI 4 and 5
-    const auto variable = fmt::format("OMPI_MCA_btl_{}_backing_directory", transport);
+  for (const char* transport : kSegmentTransports) {
     const auto name = fmt::format("{}_segment.{}.{}.", transport, machine, ::geteuid());
-    for (const auto& folder : folders_of({variable.c_str()}, "/dev/shm")) {
+    for (const auto& folder : folders_of({segment_folder_setting(transport)}, "/dev/shm")) {
       for (const auto& path : entries_of(folder, name)) {
         if (is_own(path, S_IFREG)) candidates.push_back({path, "shared memory of Open MPI"});
       }
@@ -193,7 +190,7 @@ void add_open_mpi_leftovers(Leftovers& found, Then then) {
     }
     add_leftover(found, path, what, then);
     const auto parent = path.parent_path();
-    if (then == Then::kRemove && parent.filename().string().starts_with(kSessions)) {
+    if (then == Then::kRemove && parent.filename().string().starts_with(kUserPrefix)) {
       ::rmdir(parent.c_str());  // succeeds if this was the last one
     }
   }

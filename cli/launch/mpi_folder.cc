@@ -10,20 +10,18 @@
 #include <system_error>
 
 #include "base/process.h"
+#include "cli/launch/open_mpi_folders.h"
 #include "cli/process/folder_use.h"
 
 namespace coupler::cli {
 
 MpiFolder::MpiFolder() {
   // Open MPI rejects a base for all machines combined with bases for some, so keep the user's.
-  for (const std::string release : {"OMPI_MCA_orte_", "PRTE_MCA_prte_"}) {
-    for (const char* chosen : {"tmpdir_base", "local_tmpdir_base", "remote_tmpdir_base"}) {
-      if (std::getenv((release + chosen).c_str()) != nullptr) return;
-    }
-  }
-  for (const char* chosen :
-       {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"}) {
+  for (const char* chosen : kSessionBases) {
     if (std::getenv(chosen) != nullptr) return;
+  }
+  for (const char* transport : kSegmentTransports) {
+    if (std::getenv(segment_folder_setting(transport).c_str()) != nullptr) return;
   }
   const auto self = own_identity();
   path_ = fmt::format("{}/{}{}-{}", kParent, kPrefix, self.pid, self.started);
@@ -53,15 +51,16 @@ std::vector<std::string> MpiFolder::environment(bool one_machine) const {
   if (path_.empty()) {
     return {};
   }
-  // Open MPI 4's names, then those of 5.
-  const auto known = fmt::format("{}={}", kVariable, path_);
-  if (!one_machine) {
-    return {known, "OMPI_MCA_orte_local_tmpdir_base=" + path_,
-            "PRTE_MCA_prte_local_tmpdir_base=" + path_};
+  const std::string base = one_machine ? "tmpdir_base=" : "local_tmpdir_base=";
+  // Open MPI 4's name, then that of 5.
+  std::vector<std::string> variables{fmt::format("{}={}", kVariable, path_),
+                                     "OMPI_MCA_orte_" + base + path_,
+                                     "PRTE_MCA_prte_" + base + path_};
+  if (!one_machine) return variables;
+  for (const char* transport : kSegmentTransports) {
+    variables.push_back(fmt::format("{}={}", segment_folder_setting(transport), path_));
   }
-  return {known, "OMPI_MCA_orte_tmpdir_base=" + path_,
-          "OMPI_MCA_btl_vader_backing_directory=" + path_, "PRTE_MCA_prte_tmpdir_base=" + path_,
-          "OMPI_MCA_btl_sm_backing_directory=" + path_};
+  return variables;
 }
 
 }  // namespace coupler::cli

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "run_program.h"
 #include "words.h"
@@ -49,12 +50,15 @@ TEST(MemoryLimit, PlanThatNeedsMore_IsRefusedWithWhatWouldFit) {
   const int limit = mib_of_process(limited(256)) + 152;
   const Outcome outcome = limited(limit);
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
-  for (const std::string& text :
-       {std::string("a rank needs at least "),
-        ", but memory.limit is " + std::to_string(limit) + ".0 MiB: parameters ",
-        std::string("gradients "), std::string("optimizer state "),
-        std::string("the process itself "), std::string("activations are not counted"),
-        std::string("these settings would fit, fastest first: backend.use = \"deepspeed_like\"")}) {
+  const std::vector<std::string> texts{
+      "a rank needs at least ",
+      ", but memory.limit is " + std::to_string(limit) + ".0 MiB: parameters ",
+      "gradients ",
+      "optimizer state ",
+      "the process itself ",
+      "activations are not counted",
+      "these settings would fit, fastest first: backend.use = \"deepspeed_like\""};
+  for (const std::string& text : texts) {
     EXPECT_TRUE(says(outcome, text)) << text << " in\n" << outcome.err;
   }
 }
