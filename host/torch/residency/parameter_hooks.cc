@@ -76,6 +76,12 @@ void add_hooks_of(const at::Tensor& tensor, Hooks& hooks) {
   }
 }
 
+// From the outside to the inside.
+void sort_by_place(Hooks& hooks) {
+  std::stable_sort(hooks.begin(), hooks.end(),
+                   [](const auto& a, const auto& b) { return a->place() < b->place(); });
+}
+
 void run_inside(const Hooks& hooks, size_t next, const c10::OperatorHandle& op,
                 torch::jit::Stack& stack, const std::function<void()>& run) {
   if (next == hooks.size()) return run();
@@ -131,6 +137,14 @@ bool has_hooks(const at::Tensor& tensor) {
   return !hooks.empty();
 }
 
+bool has_hooks_inside(const at::Tensor& tensor, const ParameterHook& hook) {
+  Hooks hooks;
+  const std::shared_lock lock(table().mutex);
+  add_hooks_of(tensor, hooks);
+  sort_by_place(hooks);
+  return !hooks.empty() && hooks.back().get() != &hook;
+}
+
 void restore_hooks() {
   if (!any_hooks()) return;
   const std::shared_lock lock(table().mutex);
@@ -150,8 +164,7 @@ void run_with_hooks(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                                  [&](const at::Tensor& tensor) { add_hooks_of(tensor, hooks); });
     }
   }
-  std::stable_sort(hooks.begin(), hooks.end(),
-                   [](const auto& a, const auto& b) { return a->place() < b->place(); });
+  sort_by_place(hooks);
   // Module::to() converts a parameter and gives the result's memory and keys to it.
   const std::string& name = op.schema().name();
   const bool converts = name == "aten::to" || name == "aten::_to_copy";

@@ -49,6 +49,9 @@ void add_hook(const at::Tensor& parameter, const std::shared_ptr<ParameterHook>&
 // Whether an operation on this parameter, or a view of it, calls a hook.
 bool has_hooks(const at::Tensor& tensor);
 
+// Whether `run` of such a hook of the parameter calls others before the operation.
+bool has_hooks_inside(const at::Tensor& tensor, const ParameterHook& hook);
+
 // Puts the key back on all parameters with hooks. Call it after parameters got other memory
 // (set_data, give_value), which takes the key away; a hook would otherwise not be called any more.
 void restore_hooks();

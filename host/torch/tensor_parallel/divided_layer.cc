@@ -157,7 +157,9 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
                                product.out_in};
   std::optional<at::Tensor> made;
   if (!weight_.transposed) made = tensors::fp8_product(own.x, weight_.weight, own.bias);
-  const bool overlaps = !made && weight_.overlap_chunks > 1 && can_overlap(own);
+  // Hooks inside of this one, such as LoRA's if attached later, are called by run() only.
+  const bool overlaps = !made && weight_.overlap_chunks > 1 && can_overlap(own) &&
+                        !residency::has_hooks_inside(product.matrix, *this);
   if (overlaps) made = overlapped(own, input.gradient);
   if (made) {
     torch::jit::drop(stack, op.schema().arguments().size());

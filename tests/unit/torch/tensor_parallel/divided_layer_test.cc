@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 
 #include "core/comm/ranks.h"
@@ -33,6 +34,30 @@ std::shared_ptr<DividedLayer> hook_of(const at::Tensor& weight, sharding::Tensor
   auto hook = std::make_shared<DividedLayer>(use, group);
   residency::add_hook(weight, hook);
   return hook;
+}
+
+class Doubled : public residency::ParameterHook {
+ public:
+  Doubled() : ParameterHook(residency::HookPlace::kResult) {}
+  void around(const c10::OperatorHandle&, torch::jit::Stack& stack,
+              const std::function<void()>& run) override {
+    run();
+    stack.back() = stack.back().toTensor().mul(2);
+  }
+};
+
+// As LoRA's layers are, if they are attached after prepare.
+TEST(DividedLayer, HookInside_IsCalled) {
+  const at::Tensor x = sines({5, 4}), up = sines({8, 4});
+  testing::expect_no_error(testing::run_ranks(2, [&](comm::Communicator& of_rank) {
+    const at::Tensor own = part_of(up, 0, of_rank);
+    const auto hook =
+        hook_of(own, sharding::TensorStyle::kColwise, Group(&of_rank, [](comm::Communicator*) {}));
+    const auto doubled = std::make_shared<Doubled>();
+    residency::add_hook(own, doubled);
+    const at::Tensor expected = part_of(at::linear(x, up).t().contiguous(), 0, of_rank).t().mul(2);
+    EXPECT_TRUE(at::allclose(at::linear(x, own), expected, 1e-4, 1e-5));
+  }));
 }
 
 TEST(DividedLayer, Overlapped_UpAndDown_AreTheWholeLayers) {
