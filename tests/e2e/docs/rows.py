@@ -66,6 +66,7 @@ def try_out(program):
     needed = {"backend.fsdp.group_size": ["backend.fsdp.strategy=hybrid_shard"],
               "backend.fsdp.unit_types": ["backend.fsdp.units=types"],
               "parallel.sequence": ["parallel.tensor=2"],
+              "parallel.overlap_chunks": ["parallel.tensor=2"],
               "backend.fsdp.unit_min_parameters": ["backend.fsdp.units=size"],
               'backend.fsdp.units = "types"': ["backend.fsdp.unit_types=Linear"],
               zero + "offload_optimizer.nvme_path": [zero + "offload_optimizer.device=nvme"],

@@ -29,7 +29,8 @@ class TwoHosts {
   // After this the hosts cannot reach each other.
   void cut_wire() const;
 
-  // Lets the wire carry 1 Gbit/s, each packet 1 ms later. Why it cannot, "" if it does.
+  // Lets the wire carry 1 Gbit/s, each packet 1 ms later if the kernel can do that. Why it cannot,
+  // "" if it does.
   std::string slow_wire() const;
 
   // Writes a program that Open MPI uses instead of ssh. It is called with a host (never the first
