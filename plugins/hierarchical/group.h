@@ -32,7 +32,10 @@ struct Group {
   }
 
   // The base that moves the caller's buffers between the ranks of this machine.
-  const Base& nearest() const { return whole() != nullptr ? *whole() : *local; }
+  const Base& nearest() const {
+    const bool is_alone = !layout.is_one_machine() && layout.is_one_rank_each();
+    return is_alone ? *across : *local;
+  }
 
   void abort() const;
 
