@@ -1,4 +1,4 @@
-"""Collectives and sharded steps on simulated machines: bench/simulated, docs/internals/simulated.md."""
+"""Collectives and sharded steps on simulated machines: bench/simulated, docs/scaling.md."""
 import contextlib
 import json
 import os
