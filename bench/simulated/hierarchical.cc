@@ -99,71 +99,58 @@ Hierarchical::Chunk Hierarchical::chunk_of(const std::vector<Part>& parts, uint6
   return chunk;
 }
 
-// The parts are packed by lanes, and sums copied out, which moves memory, too.
-void Hierarchical::reduce_scatter(const std::vector<Part>& parts) {
+// Chunk by chunk: while one is across, the next comes to the lanes and the last one leaves them.
+void Hierarchical::pipeline(const std::vector<Part>& parts, const Stage& first, const Across& cross,
+                            const Stage& last) {
   uint64_t largest = 0, bytes = 0;
   for (const Part& part : parts)
     largest = std::max(largest, part[0].count), bytes += bytes_of(part);
   if (largest == 0) return;
   compare();
-  const bool is_one_machine = rank_.layout().machine_count() == 1;
-  const int lanes = is_one_machine ? rank_.local_size() : lanes_for(bytes);
+  const int lanes = is_one_machine() ? rank_.local_size() : lanes_for(bytes);
   const uint64_t size =
       std::clamp<uint64_t>(settings_.chunk_bytes / kElementBytes / parts.size(), 1, largest);
   const uint64_t chunks = repeats((largest + size - 1) / size);
-  const auto reduce = [&](const Chunk& chunk) {
-    if (!is_one_machine) rank_.move_memory(2 * chunk.bytes);
-    rank_.reduce_within(chunk.lanes);
-  };
-  const auto spread = [&](const Chunk& chunk) {
-    if (lanes < rank_.local_size()) rank_.gather_within(chunk.clients);
-  };
   Chunk before, now = chunk_of(parts, 0, size, lanes), next;
-  reduce(now);
+  first(now, lanes);
   for (uint64_t k = 0; k < chunks; ++k) {
     simgrid::s4u::SemaphorePtr across;
     if (across_ != nullptr && is_in(lanes))
-      across = worker_->post([this, bundles = now.bundles] { across_->reduce_scatter(bundles); });
-    if (k > 0) spread(before);
-    if (k + 1 < chunks) reduce(next = chunk_of(parts, (k + 1) * size, size, lanes));
+      across = worker_->post([&cross, bundles = now.bundles] { cross(bundles); });
+    if (k > 0) last(before, lanes);
+    if (k + 1 < chunks) first(next = chunk_of(parts, (k + 1) * size, size, lanes), lanes);
     if (across) across->acquire();
     before = std::move(now);
     now = std::move(next);
   }
-  spread(before);
+  last(before, lanes);
+}
+
+// The parts are packed by lanes, and sums copied out, which moves memory, too.
+void Hierarchical::reduce_scatter(const std::vector<Part>& parts) {
+  pipeline(
+      parts,
+      [&](const Chunk& chunk, int) {
+        if (!is_one_machine()) rank_.move_memory(2 * chunk.bytes);
+        rank_.reduce_within(chunk.lanes);
+      },
+      [&](const std::vector<Part>& bundles) { across_->reduce_scatter(bundles); },
+      [&](const Chunk& chunk, int lanes) {
+        if (lanes < rank_.local_size()) rank_.gather_within(chunk.clients);
+      });
 }
 
 void Hierarchical::all_gather(const std::vector<Part>& parts) {
-  uint64_t largest = 0, bytes = 0;
-  for (const Part& part : parts)
-    largest = std::max(largest, part[0].count), bytes += bytes_of(part);
-  if (largest == 0) return;
-  compare();
-  const bool is_one_machine = rank_.layout().machine_count() == 1;
-  const int lanes = is_one_machine ? rank_.local_size() : lanes_for(bytes);
-  const uint64_t size =
-      std::clamp<uint64_t>(settings_.chunk_bytes / kElementBytes / parts.size(), 1, largest);
-  const uint64_t chunks = repeats((largest + size - 1) / size);
-  const auto collect = [&](const Chunk& chunk) {
-    if (lanes < rank_.local_size()) rank_.gather_within(chunk.own);
-  };
-  const auto spread = [&](const Chunk& chunk) {
-    rank_.gather_within(chunk.lanes);
-    if (!is_one_machine) rank_.move_memory(2 * chunk.bytes);
-  };
-  Chunk before, now = chunk_of(parts, 0, size, lanes), next;
-  collect(now);
-  for (uint64_t k = 0; k < chunks; ++k) {
-    simgrid::s4u::SemaphorePtr across;
-    if (across_ != nullptr && is_in(lanes))
-      across = worker_->post([this, bundles = now.bundles] { across_->all_gather(bundles); });
-    if (k > 0) spread(before);
-    if (k + 1 < chunks) collect(next = chunk_of(parts, (k + 1) * size, size, lanes));
-    if (across) across->acquire();
-    before = std::move(now);
-    now = std::move(next);
-  }
-  spread(before);
+  pipeline(
+      parts,
+      [&](const Chunk& chunk, int lanes) {
+        if (lanes < rank_.local_size()) rank_.gather_within(chunk.own);
+      },
+      [&](const std::vector<Part>& bundles) { across_->all_gather(bundles); },
+      [&](const Chunk& chunk, int) {
+        rank_.gather_within(chunk.lanes);
+        if (!is_one_machine()) rank_.move_memory(2 * chunk.bytes);
+      });
 }
 
 }  // namespace coupler::bench::simulated

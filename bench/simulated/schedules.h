@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -112,7 +113,12 @@ class Hierarchical final : public Schedule {
 
  private:
   struct Chunk;
+  using Stage = std::function<void(const Chunk&, int lanes)>;
+  using Across = std::function<void(const std::vector<Part>&)>;
+  void pipeline(const std::vector<Part>& parts, const Stage& first, const Across& cross,
+                const Stage& last);
   void compare();
+  bool is_one_machine() const { return rank_.layout().machine_count() == 1; }
   uint64_t repeats(uint64_t chunks) { return settings_.is_whole ? rank_.repeats(chunks) : chunks; }
   int lanes_for(uint64_t bytes) const;
   bool is_in(int lanes) const { return rank_.index() < lanes; }
