@@ -6,7 +6,7 @@ import subprocess
 from .children import Failed, environment
 from .report import Bar, Row
 
-# In a fresh clone, in the order of a first day.
+# In a fresh clone, in the order of a first day. What changes a source is code: ccache knows a file with a new comment.
 NEWCOMER = {
     "scripts/quickstart": "quickstart",
     "scripts/test": "test after it",
@@ -14,9 +14,9 @@ NEWCOMER = {
     "/opt/coupler/bin/coupler new project mine && cmake -S mine -B mine/build "
     "-DCMAKE_PREFIX_PATH=/opt/coupler >/dev/null": None,
     "cmake --build /tmp/mine/build": "program, first build",
-    "echo '// changed' >>/tmp/mine/main.cc && cmake --build /tmp/mine/build": "program, changed",
+    "echo 'static_assert(true);' >>/tmp/mine/main.cc && cmake --build /tmp/mine/build": "program, changed",
     "scripts/build dev unit_torch": None,
-    "echo '// changed' >>host/torch/accelerator/local_sgd.cc && scripts/build dev unit_torch && "
+    "echo 'static_assert(true);' >>host/torch/accelerator/local_sgd.cc && scripts/build dev unit_torch && "
     "ctest --test-dir build/dev -R '^train_test$'": "a line of host/torch/accelerator changed",
 }
 # In another clone: from scratch to tested.
