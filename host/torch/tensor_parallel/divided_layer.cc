@@ -136,10 +136,8 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   if (!weight_.divided) {
     run();
     // With parts of the sequence, the weight's gradients are summed instead.
-    if (style == TensorStyle::kShared && !weight_.sequence) {
-      const at::Tensor result = stack.back().toTensor();
-      stack.back() = sum_gradient(result, result.scalar_type(), group_);
-    }
+    if (style == TensorStyle::kShared && !weight_.sequence)
+      stack.back() = sum_gradient_of_result(stack.back().toTensor(), group_);
     return;
   }
   const bool whole = style != TensorStyle::kColwise && style != TensorStyle::kVocab;

@@ -184,6 +184,15 @@ at::Tensor sum_gradient(const at::Tensor& x, at::ScalarType type, const Group& g
   return shared_input(x, type, make).values;
 }
 
+at::Tensor sum_gradient_of_result(const at::Tensor& result, const Group& group) {
+  if (!at::GradMode::is_enabled() || !result.requires_grad()) return result;
+  const at::Tensor alias = result.view_as(result);
+  alias.register_hook([group](const at::Tensor& gradient) {
+    return summed(gradient.clone(at::MemoryFormat::Contiguous), group);
+  });
+  return alias;
+}
+
 void sum_values(const at::Tensor& values, const Group& group) {
   const at::NoGradGuard no_grad;
   const at::Tensor plain = values.detach();

@@ -22,6 +22,10 @@ namespace coupler::tensor_parallel {
 // the same x one after another share one sum.
 at::Tensor sum_gradient(const at::Tensor& x, at::ScalarType type, const Group& group);
 
+// A product's result, whose gradient backward sums over the group: in a copy, since autograd may
+// give the same gradient to others, such as both summands of a sum.
+at::Tensor sum_gradient_of_result(const at::Tensor& result, const Group& group);
+
 // Sums values over the group, in place; the gradient of each rank's summand is that of the sum, so
 // autograd need not know. The values were just computed, and no backward needs them.
 void sum_values(const at::Tensor& values, const Group& group);

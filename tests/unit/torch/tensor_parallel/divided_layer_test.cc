@@ -30,7 +30,7 @@ std::shared_ptr<DividedLayer> hook_of(const at::Tensor& weight, sharding::Tensor
   use.overlap_chunks = 3;
   use.name = use.product_name = "layer";
   use.product.style = style;
-  use.divided = true;
+  use.divided = style != sharding::TensorStyle::kShared;
   auto hook = std::make_shared<DividedLayer>(use, group);
   residency::add_hook(weight, hook);
   return hook;
@@ -82,6 +82,23 @@ TEST(DividedLayer, Overlapped_UpAndDown_AreTheWholeLayers) {
     EXPECT_TRUE(at::allclose(own_x.grad(), whole_x.grad(), 1e-4, 1e-5));
     EXPECT_TRUE(at::allclose(own_up.grad(), part_of(whole_up.grad(), 0, of_rank), 1e-4, 1e-5));
     EXPECT_TRUE(at::allclose(own_down.grad(), part_of(whole_down.grad(), 1, of_rank), 1e-4, 1e-5));
+  }));
+}
+
+// Autograd gives both summands of a sum the same gradient, in the same memory.
+TEST(DividedLayer, SumOfSharedLayers_GetsTheSumOfGradientsOnce) {
+  const at::Tensor x = sines({5, 4}), weight = sines({3, 4});
+  testing::expect_no_error(testing::run_ranks(2, [&](comm::Communicator& of_rank) {
+    const Group group(&of_rank, [](comm::Communicator*) {});
+    const at::Tensor first = weight.clone().requires_grad_(true),
+                     second = weight.mul(2).requires_grad_(true);
+    const auto of_first = hook_of(first, sharding::TensorStyle::kShared, group),
+               of_second = hook_of(second, sharding::TensorStyle::kShared, group);
+    const at::Tensor y = at::linear(x, first) + at::linear(x, second);
+    y.square().sum().mul(of_rank.rank() + 1).backward();
+    const at::Tensor expected = y.detach().mul(2 * (1 + 2)).t().matmul(x);
+    EXPECT_TRUE(at::allclose(first.grad(), expected, 1e-4, 1e-5));
+    EXPECT_TRUE(at::allclose(second.grad(), expected, 1e-4, 1e-5));
   }));
 }
 
