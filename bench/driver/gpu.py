@@ -66,22 +66,24 @@ def gpt(context):
                 idle["eager"], Bar("<=", 1), less_is_better=True, faster=False)]
 
 
-def pairs(context, what, rounds):
+def columns(context, what, rounds):
+    """The numbers that the program prints per round, as a list for each column."""
     output = children.run([*context.bench("gpu"), what, str(context.rounds_or(rounds))],
                           context.folder, 600)
-    lines = [line.split() for line in output.splitlines()]
-    return [float(line[0]) for line in lines], [float(line[1]) for line in lines]
+    return list(zip(*([float(word) for word in line.split()] for line in output.splitlines())))
 
 
 def submit(context):
     """Host time of submitting an all_reduce of 1 KiB, against ncclAllReduce."""
-    ours, raw = pairs(context, "submit", 15)
+    ours, raw, ordered = columns(context, "submit", 15)
     return [Row("submit of an all_reduce, ours / ncclAllReduce", "us", ours, raw,
-                Bar("<=", 1, "difference", "own cost <= 1 us"), less_is_better=True)]
+                Bar("<=", 1, "difference", "own cost <= 1 us"), less_is_better=True),
+            Row("submit of an all_reduce, ours / ncclAllReduce with CUDA's events", "us", ours,
+                ordered, less_is_better=True)]
 
 
 def stream(context):
     """A forward that streams its weights from page-locked memory, against a plain copy of them."""
-    ours, copy = pairs(context, "stream", 7)
+    ours, copy = columns(context, "stream", 7)
     return [Row("weights from page-locked memory / a plain copy", "GB/s", ours, copy,
                 Bar(">=", 0.85))]

@@ -19,6 +19,23 @@ from driver import report  # noqa: E402
 LIMIT = 300  # seconds of one check
 
 
+# (name, ranks, checks, settings) of models on meshes
+MESHES = [
+    ("tensor 2", 2, "texts_", ["parallel.tensor=2"]),
+    ("tensor 2, sequence", 2, "texts_", ["parallel.tensor=2", "parallel.sequence=true"]),
+    ("tensor 2, exchanges in chunks", 2, "texts_",
+     ["parallel.tensor=2", "parallel.overlap_chunks=2"]),
+    ("context 2", 2, "texts_", ["parallel.context=2"]),
+    ("context 2, all_to_all", 2, "texts_",
+     ["parallel.context=2", "parallel.context_method=all_to_all"]),
+    ("data 2, tensor 2", 4, "texts_", ["parallel.data=2", "parallel.tensor=2"]),
+    ("shard 2, tensor 2", 4, "texts_",
+     ["backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "backend.fsdp.unit_join_below=10",
+      "parallel.shard=2", "parallel.tensor=2"]),
+    ("expert 2", 2, "experts_", ["parallel.data=1", "parallel.expert=2"]),
+]
+
+
 def device_of(kind):
     """A description of the machine's device."""
     if kind != "cuda":
@@ -39,6 +56,13 @@ def checks_of(build, kind, scratch):
         for word in words:
             command += ["-o", word]
         return command + [checks] + ([only] if only else [])
+
+    def mesh(world, only, *words, use="gloo_cpu"):
+        command = [program, "launch", "-n", str(world), "-o", f"training.device={kind}",
+                   "-o", f"backend.use={use}"]
+        for word in words:
+            command += ["-o", word]
+        return [*command, os.path.join(build, "bin", "tests", "device_mesh_checks"), only]
 
     # nccl takes one rank per GPU; several ranks share a GPU over gloo_cpu, through host memory.
     alone = "nccl" if on_gpu else "gloo_cpu"
@@ -72,6 +96,11 @@ def checks_of(build, kind, scratch):
         ("a pipeline, 2 ranks on one device",
          [program, "launch", "-n", "2", "-o", f"training.device={kind}", "-o",
           "backend.use=gloo_cpu", os.path.join(build, "bin", "tests", "device_pipeline_checks")]),
+        *((f"{name}, {world} ranks on one device", mesh(world, only, *words))
+          for name, world, only, words in MESHES),
+        ("training, shm, 2 ranks on one device", job(2, "shm")),
+        ("a mesh over shm, 2 ranks on one device",
+         mesh(2, "texts_", "parallel.tensor=2", use="shm")),
         ("a model over device, host memory and disk",
          job(1, alone, only="a_model_lies_on_the_device_the_cpu_and_the_disk")),
     ]
@@ -84,6 +113,8 @@ def checks_of(build, kind, scratch):
               "backend.use=gloo_cpu"]),
             ("bf16 autocast, world 1",
              job(1, alone, "training.mixed_precision=bf16", only="bf16_learns")),
+            ("bf16 autocast, tensor 2, 2 ranks on one device",
+             mesh(2, "bf16_learns", "parallel.tensor=2", "training.mixed_precision=bf16")),
             ("a loss in autocast, world 1",
              job(1, alone, "training.mixed_precision=bf16",
                  only="a_loss_in_autocast_is_as_exact_as_in_fp32")),

@@ -1,7 +1,9 @@
 // GPU operations, measured against the layer below us:
 //   bench gpu submit ROUNDS    host microseconds to submit an all_reduce of 1 KiB with world size
 //   1;
-//                              prints "OURS RAW" per round, where RAW is ncclAllReduce itself
+//                              prints "OURS RAW ORDERED" per round: RAW is ncclAllReduce itself,
+//                              ORDERED is ncclAllReduce on a stream of its own, with the events
+//                              that order it after the caller's stream and tell when it is complete
 //   bench gpu stream ROUNDS    GB/s of weights streamed from page-locked memory during a forward,
 //                              and of plain copies of the same size; prints "OURS COPY" per round
 #include <ATen/Functions.h>
@@ -56,6 +58,39 @@ struct RawNccl {
   Comm comm = nullptr;
 };
 
+// What an operation on another stream costs at least: CUDA's own calls around it.
+struct RawEvents {
+  using Event = void*;
+  using Stream = void*;
+  RawEvents() {
+    for (const char* const name : {"libcudart.so.13", "libcudart.so.12"})
+      if (library == nullptr) library = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) throw std::runtime_error("libcudart is not loaded");
+    find("cudaEventCreateWithFlags", create);
+    find("cudaEventRecord", record);
+    find("cudaStreamWaitEvent", wait);
+    find("cudaStreamCreateWithFlags", create_stream);
+    for (Event* const event : {&ready, &done}) check(create(event, kDisableTiming));
+    check(create_stream(&stream, kNonBlocking));
+  }
+  template <class Function>
+  void find(const char* name, Function& function) const {
+    function = reinterpret_cast<Function>(::dlsym(library, name));
+    if (function == nullptr) throw std::runtime_error(std::string(name) + " is missing");
+  }
+  static void check(int error) {
+    if (error != 0) throw std::runtime_error("CUDA error " + std::to_string(error));
+  }
+  static constexpr unsigned kDisableTiming = 2, kNonBlocking = 1;
+  void* library = nullptr;
+  int (*create)(Event*, unsigned) = nullptr;
+  int (*record)(Event, Stream) = nullptr;
+  int (*wait)(Stream, Event, unsigned) = nullptr;
+  int (*create_stream)(Stream*, unsigned) = nullptr;
+  Event ready = nullptr, done = nullptr;
+  Stream stream = nullptr;
+};
+
 void submit(int rounds, c10::Device device) {
   constexpr int kCalls = 2000, kFloat32 = 7, kSum = 0;
   config::BackendConfig backend;
@@ -95,10 +130,26 @@ void submit(int rounds, c10::Device device) {
     synchronize(device);
     return seconds;
   };
+  const RawEvents events;
+  const auto ordered = [&] {
+    const double seconds = seconds_of([&] {
+      for (int i = 0; i < kCalls; ++i) {
+        events.record(events.ready, op.stream);
+        events.wait(events.stream, events.ready, 0);
+        raw.all_reduce(op.send, op.recv, op.count, kFloat32, kSum, raw.comm, events.stream);
+        events.record(events.done, events.stream);
+      }
+    });
+    synchronize(device);
+    return seconds;
+  };
+  const auto microseconds = [](double seconds) { return seconds / kCalls * 1e6; };
   theirs();
+  ordered();
   for (int round = 0; round < rounds; ++round) {
-    const double mine = ours(), raw_seconds = theirs();
-    std::printf("%.4f %.4f\n", mine / kCalls * 1e6, raw_seconds / kCalls * 1e6);
+    const double mine = ours(), raw_seconds = theirs(), ordered_seconds = ordered();
+    std::printf("%.4f %.4f %.4f\n", microseconds(mine), microseconds(raw_seconds),
+                microseconds(ordered_seconds));
   }
 }
 

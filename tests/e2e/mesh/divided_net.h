@@ -77,8 +77,8 @@ struct DividedNetImpl : torch::nn::Module, coupler::TensorParallelLayers {
             {"blocks.*.norm", "sequence"}};
   }
   torch::Tensor forward(const torch::Tensor& ids) {
-    torch::Tensor x =
-        tokens->forward(ids) + places->forward(coupler::context_positions(ids.size(1)));
+    torch::Tensor x = tokens->forward(ids) +
+                      places->forward(coupler::context_positions(ids.size(1), ids.device()));
     for (const auto& block : *blocks) x = block->as<DividedBlock>()->forward(x);
     return out->forward(x).flatten(0, 1);
   }
