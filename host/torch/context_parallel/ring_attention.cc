@@ -19,11 +19,15 @@ using tensors::GroupCapsule;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// One message to the next rank and one from the one before, both under way.
+// One message to the next rank and one from the one before, both under way. If the backend cannot
+// use the device's memory, operations on it complete when submitted, so every rank would wait for
+// the other's message; messages then go through host memory.
 class RingStep {
  public:
-  RingStep(const Group& group, at::Tensor sent)
-      : sent_(std::move(sent)), received_(at::empty_like(sent_)) {
+  RingStep(const Group& group, const at::Tensor& sent)
+      : device_(sent.device()),
+        sent_(group->is_on_streams() ? sent : sent.cpu()),
+        received_(at::empty_like(sent_)) {
     const int ranks = group->size(), rank = group->rank();
     receive_ = group->submit(message(DB_RECV, received_, (rank + ranks - 1) % ranks));
     send_ = group->submit(message(DB_SEND, sent_, (rank + 1) % ranks));
@@ -31,7 +35,7 @@ class RingStep {
   at::Tensor wait() {
     receive_.wait();
     send_.wait();
-    return received_;
+    return received_.to(device_);
   }
 
  private:
@@ -40,6 +44,7 @@ class RingStep {
     op.kind = kind;
     return op;
   }
+  c10::Device device_;
   at::Tensor sent_, received_;
   comm::Work receive_, send_;
 };

@@ -74,8 +74,8 @@ struct ExpertsImpl : torch::nn::Module {
   }
   // Of rows [rows, 6], which are targets as well.
   torch::Tensor loss_of(const torch::Tensor& rows) {
-    return torch::mse_loss(experts->forward(in->forward(rows)), rows) +
-           0.05 * experts->balance_loss();
+    const torch::Tensor loss = torch::mse_loss(experts->forward(in->forward(rows)), rows);
+    return loss + 0.05 * experts->balance_loss();
   }
   torch::nn::Linear in{nullptr};
   coupler::MixtureOfExperts experts{nullptr};
