@@ -165,6 +165,21 @@ std::string communication_table(const RankProfile& rank) {
   return html + "</table>\n";
 }
 
+std::string group_table(const RankProfile& rank) {
+  if (rank.groups.empty()) return "";
+  std::string html =
+      "<p class=\"soft\">By group of ranks, in the words of the mesh. Waiting is the part that "
+      "computation does not hide.</p>\n"
+      "<table><tr><th>group</th><th>count</th><th>bytes</th><th>seconds</th>"
+      "<th>waiting</th></tr>\n";
+  for (const auto& [name, group] : rank.groups)
+    html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.1f} %</td></tr>\n",
+                        escaped(name), group.count, format_byte_size(group.bytes),
+                        short_number(group.seconds),
+                        100 * share(group.waiting_seconds, rank.seconds()));
+  return html + "</table>\n";
+}
+
 std::string html_page(const RunRecord& run) {
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n"
@@ -180,7 +195,8 @@ std::string html_page(const RunRecord& run) {
     html +=
         "<h2>Ranks</h2>\n<p class=\"soft\">For the recorded steps. Waiting is the time in "
         "which a rank was blocked on others.</p>\n" +
-        rank_table(run) + step_plot(run) + communication_table(run.ranks.front());
+        rank_table(run) + step_plot(run) + communication_table(run.ranks.front()) +
+        group_table(run.ranks.front());
   }
   return html + "</body></html>\n";
 }
@@ -196,6 +212,13 @@ std::string summary_text(const RunRecord& run) {
     text += fmt::format("rank {}: {} steps per second, {:.1f} % of the time waiting, peak {}\n",
                         rank.rank, short_number(speed_of(rank)), 100 * waiting_of(rank),
                         format_byte_size(rank.peak_memory_bytes));
+  if (run.ranks.empty()) return text;
+  const RankProfile& first = run.ranks.front();
+  for (const auto& [name, group] : first.groups)
+    text += fmt::format(
+        "rank {}, {}: {} operation{}, {}, {} seconds, {:.1f} % of the time waiting\n", first.rank,
+        name, group.count, group.count == 1 ? "" : "s", format_byte_size(group.bytes),
+        short_number(group.seconds), 100 * share(group.waiting_seconds, first.seconds()));
   return text;
 }
 
@@ -218,8 +241,8 @@ Command report_command() {
           .description = {"Writes one self-contained HTML page with plots of what a run left in "
                           "FOLDER: the metrics of the jsonl tracker, and from profiles "
                           "(profile.dir) the steps per second, the shares of waiting and "
-                          "communication, the memory, and the rank that the others wait for. Also "
-                          "prints a short summary."},
+                          "communication, the latter also for each group of the mesh, the memory, "
+                          "and the rank that the others wait for. Also prints a short summary."},
           .examples = {"coupler report runs/digits"},
           .run = run_report};
 }

@@ -14,8 +14,9 @@
 namespace coupler::cli {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankProfile::Kind, count, bytes, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankProfile::Group, count, bytes, seconds, waiting_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankProfile, rank, step_seconds, waiting_seconds,
-                                   peak_memory_bytes, communication)
+                                   peak_memory_bytes, communication, groups)
 
 namespace {
 

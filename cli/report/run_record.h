@@ -24,6 +24,12 @@ struct RankProfile {
     double seconds = 0;
   };
   std::map<std::string, Kind> communication;
+  struct Group {
+    uint64_t count = 0, bytes = 0;  // of operations
+    double seconds = 0;             // from the submission of each to its end
+    double waiting_seconds = 0;     // in which a thread was blocked on them
+  };
+  std::map<std::string, Group> groups;  // of the mesh, of the program's own, or "world"
 
   double seconds() const;  // of all steps together
 };

@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 
 namespace coupler {
@@ -18,6 +19,13 @@ int64_t span_clock() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
+
+const char* lasting_name(const std::string& name) {
+  static auto* const mutex = new std::mutex();
+  static auto* const names = new std::set<std::string>();
+  const std::lock_guard lock(*mutex);
+  return names->insert(name).first->c_str();
 }
 
 void record_span(const SpanRecord& span) {

@@ -218,7 +218,7 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   std::vector<int> world_ranks(static_cast<size_t>(process.world_size));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   auto state = std::make_shared<CommunicatorState>(
-      options.name, std::move(backend), std::move(store), options.backend->timeout,
+      options.name, options.group, std::move(backend), std::move(store), options.backend->timeout,
       std::move(recorder), std::move(world_ranks), options.device);
   return std::shared_ptr<Communicator>(new Communicator(std::move(state), std::move(host_side)));
 }
@@ -235,7 +235,7 @@ std::shared_ptr<Communicator> Communicator::made_up(const std::string& name, int
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   auto state = std::make_shared<CommunicatorState>(
-      name, std::move(backend), nullptr, config.timeout, nullptr, std::move(ranks), nullptr);
+      name, name, std::move(backend), nullptr, config.timeout, nullptr, std::move(ranks), nullptr);
   return std::shared_ptr<Communicator>(new Communicator(std::move(state), nullptr));
 }
 
@@ -261,13 +261,11 @@ void Communicator::run(db_op op) {
   if (is_on_device(state, op)) {
     if (state.world_size == 1 && run_alone(*state.device, op)) return;
     if (!state.on_streams) return run_staged(op);
-    // The stream waits, not the host.
-    const Span span(kind_name(op.kind).data(), SpanKind::kWork, bytes_of(op));
-    return submit_on_stream(op).wait();
+    return submit_on_stream(op).wait();  // the stream waits, not the host
   }
   if (host_side_ != nullptr) return host_side_->run(op);
   // An operation that takes another path has its span there.
-  const Span span(kind_name(op.kind).data(), SpanKind::kWait, bytes_of(op));
+  const Span span(kind_name(op.kind).data(), SpanKind::kBlocking, bytes_of(op), 0, state.group);
   complete(state, op, DB_OP_BLOCKING);
   const std::lock_guard lock(state.submit_mutex);
   state.throw_if_dead();
@@ -325,15 +323,30 @@ Work Communicator::start(db_op op) {
     const InBackend inside(state, operation);
     status = state.functions->submit(state.communicator, &op, &request, error.get());
   }
-  if (status == DB_OK) return {};
-  if (status != DB_IN_PROGRESS) throw state.failed(operation, status, error);
-  auto work = std::make_unique<Work::State>(state_, operation, request, is_on_device(state, op));
-  work->span = {kind_name(op.kind).data(), SpanKind::kOperation, began, 0, bytes_of(op),
-                operation.sequence};
+  if (status != DB_OK && status != DB_IN_PROGRESS) throw state.failed(operation, status, error);
+  const bool on_stream = is_on_device(state, op);
+  SpanRecord span = {kind_name(op.kind).data(),
+                     on_stream ? SpanKind::kWork : SpanKind::kOperation,
+                     began,
+                     0,
+                     bytes_of(op),
+                     operation.sequence,
+                     state.group};
+  std::unique_ptr<Work::State> work;  // null: complete
+  if (status == DB_IN_PROGRESS) {
+    work = std::make_unique<Work::State>(state_, operation, request, on_stream);
+    work->span = span;
+  }
+  // If a stream waits for it, no thread learns of its end.
+  if (began != 0 && (work == nullptr || on_stream)) {
+    span.end = span_clock();
+    record_span(span);
+  }
   return Work(std::move(work));
 }
 
-std::shared_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {
+std::shared_ptr<Communicator> Communicator::split(int color, int key, const std::string& name,
+                                                  const std::string& group) {
   CommunicatorState& state = *state_;
   if (!state.backend->can(DB_CAP_SPLIT) || state.functions->split == nullptr) {
     throw Error(ErrorCode::kUnsupported,
@@ -354,7 +367,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
   if (status != DB_OK) throw state.failed(operation, status, error);
   const uint64_t number = ++state.splits;
   std::shared_ptr<Communicator> host_side;
-  if (host_side_ != nullptr) host_side = host_side_->split(color, key, name);
+  if (host_side_ != nullptr) host_side = host_side_->split(color, key, name, group);
   if (result == nullptr) return nullptr;
   auto backend = std::make_shared<RawCommunicator>(state.backend->plugin(), result, state.backend);
   const std::string full_name = state.name + "/" + name;
@@ -368,9 +381,9 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, const std:
     recorder = share_recorder(rendezvous);
     world_ranks = share_world_ranks(rendezvous, world_ranks.front());
   }
-  auto made = std::make_shared<CommunicatorState>(full_name, std::move(backend), std::move(store),
-                                                  state.timeout, std::move(recorder),
-                                                  std::move(world_ranks), state.device);
+  auto made = std::make_shared<CommunicatorState>(
+      full_name, group.empty() && state.group != nullptr ? state.group : group, std::move(backend),
+      std::move(store), state.timeout, std::move(recorder), std::move(world_ranks), state.device);
   return std::shared_ptr<Communicator>(new Communicator(std::move(made), std::move(host_side)));
 }
 

@@ -78,8 +78,9 @@ struct CommunicatorOptions {
   rendezvous::ProcessInfo process;
   std::shared_ptr<store::Store> store;  // of the job; null if the world size is 1
   const config::BackendConfig*
-      backend;                 // timeout, interface, the plugin's options; read during create
-  std::string name = "world";  // unique per job: prefixes store keys, appears in messages
+      backend;                  // timeout, interface, the plugin's options; read during create
+  std::string name = "world";   // unique per job: prefixes store keys, appears in messages
+  std::string group = "world";  // what profiles call its ranks
   // Where this rank's tensors are, besides host memory; null: nowhere else.
   std::shared_ptr<const DeviceMemory> device = nullptr;
   // What moves host memory (objects, numbers) if the plugin moves only the device's.
@@ -126,8 +127,10 @@ class Communicator {
   // be freed by any thread. Not collective.
   std::shared_ptr<void> peer_memory(uint64_t bytes);
 
-  // Collective; null for a negative color.
-  std::shared_ptr<Communicator> split(int color, int key, const std::string& name);
+  // Collective; null for a negative color. group: what profiles call the ranks; "": what they call
+  // this communicator's.
+  std::shared_ptr<Communicator> split(int color, int key, const std::string& name,
+                                      const std::string& group = {});
 
   // Collective: throws Error(kMismatch) naming key, ranks and both values if some rank's settings
   // differ from rank 0's.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/span.h"
 #include "comm/watchdog.h"
 
 namespace coupler::comm {
@@ -96,7 +97,8 @@ int64_t backend_timeout(bool can_abort, std::chrono::nanoseconds timeout) {
 
 }  // namespace
 
-CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCommunicator> raw,
+CommunicatorState::CommunicatorState(std::string name_in, const std::string& group_in,
+                                     std::shared_ptr<RawCommunicator> raw,
                                      std::shared_ptr<store::Store> store_in,
                                      std::chrono::nanoseconds timeout_in,
                                      std::unique_ptr<FlightRecorder> recorder_in,
@@ -105,6 +107,7 @@ CommunicatorState::CommunicatorState(std::string name_in, std::shared_ptr<RawCom
     : name(std::move(name_in)),
       rank(raw->get()->rank),
       world_size(raw->get()->size),
+      group(world_size > 1 ? lasting_name(group_in) : nullptr),
       can_abort(raw->can_abort()),
       timeout(timeout_in),
       operation_timeout_ns(backend_timeout(can_abort, timeout_in)),

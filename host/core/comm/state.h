@@ -65,10 +65,10 @@ struct PendingOperation {
 };
 
 struct CommunicatorState {
-  CommunicatorState(std::string name, std::shared_ptr<RawCommunicator> backend,
-                    std::shared_ptr<store::Store> store, std::chrono::nanoseconds timeout,
-                    std::unique_ptr<FlightRecorder> recorder, std::vector<int> world_ranks,
-                    std::shared_ptr<const DeviceMemory> device);
+  CommunicatorState(std::string name, const std::string& group,
+                    std::shared_ptr<RawCommunicator> backend, std::shared_ptr<store::Store> store,
+                    std::chrono::nanoseconds timeout, std::unique_ptr<FlightRecorder> recorder,
+                    std::vector<int> world_ranks, std::shared_ptr<const DeviceMemory> device);
   ~CommunicatorState();
   CommunicatorState(const CommunicatorState&) = delete;
   CommunicatorState& operator=(const CommunicatorState&) = delete;
@@ -117,6 +117,7 @@ struct CommunicatorState {
 
   const std::string name;
   const int rank, world_size;
+  const char* const group;  // of its spans; null if it is this rank alone
   const bool can_abort;
   const std::chrono::nanoseconds timeout;
   // The deadline that the backend gets. If it cannot abort, its own deadline ends the process, so

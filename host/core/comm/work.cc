@@ -49,7 +49,7 @@ void Work::wait() {
   CommunicatorState& communicator = *ended->state;
   const db_communicator_functions& functions = *communicator.functions;
   db_request* const request = ended->pending->request;
-  const Span span("wait", SpanKind::kWait, 0, ended->span.number);
+  const Span span("wait", SpanKind::kWait, 0, ended->span.number, communicator.group);
   const db_status status =
       ended->on_stream ? functions.wait_stream(request, communicator.device->stream(), error.get())
                        : functions.wait_host(request, -1, error.get());

@@ -20,7 +20,9 @@ std::shared_ptr<comm::Communicator> Groups::make(Dimensions dimensions,
                                                  const std::string& purpose) {
   const int size = group_size(mesh_, dimensions);
   if (size > world_->size()) return comm::Communicator::made_up(purpose, size);
-  return world_->split(group_number(mesh_, dimensions), world_->rank(), purpose);
+  // Without [parallel], profiles call all ranks the world.
+  const std::string group = size == world_->size() ? "" : name_in_profile(mesh_, dimensions);
+  return world_->split(group_number(mesh_, dimensions), world_->rank(), purpose, group);
 }
 
 }  // namespace coupler::groups

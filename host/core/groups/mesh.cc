@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -95,6 +96,12 @@ std::string name_of(Dimensions dimensions) {
     result += Mesh::dimensions()[i];
   }
   return result;
+}
+
+std::string name_in_profile(const Mesh& mesh, Dimensions dimensions) {
+  const Dimensions larger = larger_than_1(mesh, dimensions);
+  const bool is_everyone = larger == larger_than_1(mesh, kWorld);
+  return is_everyone && !std::has_single_bit(larger) ? kWorldName : name_of(larger);
 }
 
 Dimensions larger_than_1(const Mesh& mesh, Dimensions dimensions) {

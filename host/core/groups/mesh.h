@@ -29,6 +29,10 @@ inline constexpr Dimensions kGradients = kSamples | kContext;
 Dimensions dimensions_of(std::string_view group);
 std::string name_of(Dimensions dimensions);  // "data+shard"; "world" for all
 
+// What profiles call the group: its dimensions larger than 1; "world" if it is all ranks and there
+// are several of these.
+std::string name_in_profile(const Mesh& mesh, Dimensions dimensions);
+
 // Without the dimensions of size 1: sets with the same result have the same groups.
 Dimensions larger_than_1(const Mesh& mesh, Dimensions dimensions);
 

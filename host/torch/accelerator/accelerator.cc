@@ -196,6 +196,8 @@ Accelerator::Impl::Impl(config::Config loaded)
        .store = store,
        .backend = &config.backend,
        .name = "world",
+       .group =
+           groups::is_configured(config) ? groups::name_in_profile(mesh, groups::kWorld) : "world",
        .device = device.is_cpu() ? nullptr : std::make_shared<device::TorchDeviceMemory>(device),
        .host_side = [this] { return choose_host_side(config.backend, process); },
        .settings = {

@@ -62,7 +62,7 @@ void Group::wait_for_everyone(CallSite) const { comm().run(tensors::host_op(DB_B
 
 Group Group::split(int color, int key, CallSite) const {
   // All negative colors mean the same; backends get one.
-  return Group(comm().split(color < 0 ? -1 : color, key, "split"));
+  return Group(comm().split(color < 0 ? -1 : color, key, "split", "split"));
 }
 
 const Mesh& Accelerator::mesh() const { return impl_->groups->mesh(); }

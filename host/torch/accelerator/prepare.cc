@@ -116,8 +116,10 @@ void Accelerator::Impl::add(strategy::Model model,
 strategy::ShardGroup Accelerator::Impl::shard_group() {
   const Mesh& mesh = groups->mesh();
   if (mesh.size("shard") == 1) return {};
+  constexpr groups::Dimensions kReplicas = groups::kGradients & ~groups::kShard;
   return {.comm = groups->get(groups::kShard),
-          .replica = groups::rank_in_group(mesh, groups::kGradients & ~groups::kShard)};
+          .replica = groups::rank_in_group(mesh, kReplicas),
+          .copies_group = groups::name_in_profile(mesh, kReplicas)};
 }
 
 void Accelerator::Impl::check_memory(const strategy::Model* coming, double optimizer_factor) {

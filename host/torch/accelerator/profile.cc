@@ -103,6 +103,35 @@ int64_t measure_offset(comm::Communicator& comm) {
   return best;
 }
 
+// Sums over spans.
+struct SpanTotals {
+  uint64_t count = 0, bytes = 0;
+  double seconds = 0, waiting_seconds = 0;
+};
+
+double seconds_of(const SpanRecord& span) {
+  return static_cast<double>(span.end - span.begin) / 1e9;
+}
+
+void add_span(SpanTotals& totals, const SpanRecord& span) {
+  ++totals.count;
+  totals.bytes += span.bytes;
+  totals.seconds += seconds_of(span);
+}
+
+// By group, what its operations and the waits for them sum up to.
+std::map<std::string, SpanTotals> totals_of_groups(const std::vector<KeptSpan>& spans) {
+  std::map<std::string, SpanTotals> groups;
+  for (const KeptSpan& kept : spans) {
+    const SpanRecord& span = kept.span;
+    if (span.group == nullptr) continue;
+    SpanTotals& group = groups[span.group];
+    if (span.kind != SpanKind::kWait) add_span(group, span);
+    if (blocks_thread(span.kind)) group.waiting_seconds += seconds_of(span);
+  }
+  return groups;
+}
+
 uint64_t peak_memory() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
@@ -226,27 +255,31 @@ void Profile::end_round() {
 
 // Writes the summary of the round that ended; a later round replaces it.
 void Profile::write(const std::string& trace) {
-  nlohmann::json steps = nlohmann::json::array(), kinds = nlohmann::json::object();
+  nlohmann::json steps = nlohmann::json::array(), communication = nlohmann::json::object(),
+                 groups = nlohmann::json::object();
   for (size_t i = 1; i < step_ends_.size(); ++i)
     steps.push_back(static_cast<double>(step_ends_[i] - step_ends_[i - 1]) / 1e9);
   double waited = 0;
+  std::map<std::string, SpanTotals> kinds;
   for (const KeptSpan& kept : spans_) {
-    const SpanRecord& span = kept.span;
-    const double seconds = static_cast<double>(span.end - span.begin) / 1e9;
-    if (span.kind == SpanKind::kWait) waited += seconds;
-    nlohmann::json& kind = kinds[span.name];
-    if (kind.is_null()) kind = nlohmann::json::object();
-    kind["count"] = kind.value("count", 0) + 1;
-    kind["bytes"] = kind.value("bytes", uint64_t{0}) + span.bytes;
-    kind["seconds"] = kind.value("seconds", 0.0) + seconds;
+    if (blocks_thread(kept.span.kind)) waited += seconds_of(kept.span);
+    add_span(kinds[kept.span.name], kept.span);
   }
+  for (const auto& [name, kind] : kinds)
+    communication[name] = {{"count", kind.count}, {"bytes", kind.bytes}, {"seconds", kind.seconds}};
+  for (const auto& [name, group] : totals_of_groups(spans_))
+    groups[name] = {{"count", group.count},
+                    {"bytes", group.bytes},
+                    {"seconds", group.seconds},
+                    {"waiting_seconds", group.waiting_seconds}};
   const nlohmann::json summary = {
       {"rank", process_.rank},
       {"world", process_.world_size},
       {"trace", fs::path(trace).filename().string()},
       {"step_seconds", steps},
       {"waiting_seconds", waited},
-      {"communication", kinds},
+      {"communication", communication},
+      {"groups", groups},
       {"clock_offset_seconds", static_cast<double>(clock_offset_) / 1e9},
       {"peak_memory_bytes", peak_memory()}};
   replace_file(fmt::format("{}/profile-rank{}.json", config_.dir, process_.rank),

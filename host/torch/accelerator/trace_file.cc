@@ -85,11 +85,12 @@ void add_spans(const std::string& path, const std::vector<KeptSpan>& spans,
   for (const KeptSpan& kept : spans) {
     const SpanRecord& span = kept.span;
     json event = {{"name", span.name},
-                  {"cat", span.kind == SpanKind::kWait ? "wait" : "communication"},
+                  {"cat", blocks_thread(span.kind) ? "wait" : "communication"},
                   {"pid", process},
                   {"tid", kept.thread},
                   {"ts", microseconds(span.begin, base)},
                   {"args", {{"bytes", span.bytes}, {"number", span.number}}}};
+    if (span.group != nullptr) event["args"]["group"] = span.group;
     if (span.kind == SpanKind::kOperation) {
       json end = event;
       event["ph"] = "b";

@@ -35,6 +35,7 @@ struct ShardPlan {
   std::vector<size_t> replicated;  // indices of parameters in no unit
   int group = 0;
   int group_size = 1;
+  std::string copies_group = "data";  // what profiles call the ranks that hold the same part
   int prefetch = 0;
   uint64_t live_elements = 0;
   uint64_t reduce_bytes = 0;

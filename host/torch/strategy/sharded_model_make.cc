@@ -136,10 +136,11 @@ ShardedModel::ShardedModel(Model model, ShardPlan plan, std::shared_ptr<comm::Co
 void ShardedModel::make_communicators() {
   const int rank = comms_.world->rank();
   const bool divided = plan_.group_size < comms_.world->size();
-  comms_.group = divided ? comms_.world->split(plan_.group, rank, "shard group") : comms_.world;
+  comms_.group =
+      divided ? comms_.world->split(plan_.group, rank, "shard group", "shard") : comms_.world;
   comms_.gather = comms_.group->split(0, comms_.group->rank(), "parameters");
   if (divided) {
-    comms_.copies = comms_.world->split(comms_.group->rank(), rank, "copies");
+    comms_.copies = comms_.world->split(comms_.group->rank(), rank, "copies", plan_.copies_group);
   }
 }
 

@@ -89,6 +89,7 @@ ShardPlan plan_of_group(const ShardGroup& group, comm::Communicator& comm, const
   }
   comm.verify(shared_settings_of(model));  // the plan was compared within the replica only
   plan.group = group.replica;
+  plan.copies_group = group.copies_group;
   return plan;
 }
 

@@ -81,6 +81,8 @@ class Strategy : public ModelState {
 struct ShardGroup {
   std::shared_ptr<comm::Communicator> comm;  // null: the backend's plan says which ranks share one
   int replica = 0;                           // the replica's number
+  // What profiles call the ranks that hold the same part of several replicas.
+  std::string copies_group = {};
 };
 
 // Shards the model according to the backend's plan, or keeps it whole on every rank if there is

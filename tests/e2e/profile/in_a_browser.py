@@ -120,7 +120,9 @@ def write_run(folder):
             {"rank": rank, "world": 3, "step_seconds": steps, "waiting_seconds": waiting,
              "peak_memory_bytes": (310 + 7 * rank) << 20, "communication": {
                  "all_reduce": {"count": 24, "bytes": 12 * 42_000_000, "seconds": 0.36},
-                 "broadcast": {"count": 12, "bytes": 12_288, "seconds": 0.004}}}))
+                 "broadcast": {"count": 12, "bytes": 12_288, "seconds": 0.004}},
+             "groups": {"world": {"count": 36, "bytes": 12 * 42_001_024, "seconds": 0.364,
+                                  "waiting_seconds": waiting}}}))
 
 
 def measured_in(dom):

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -17,8 +18,8 @@ using Arguments = std::vector<std::string>;
 
 class Profiles : public ::testing::Test {
  protected:
-  Outcome train(const Arguments& options) const {
-    Arguments arguments = {"launch", "-n", "2"};
+  Outcome train(const Arguments& options, const std::string& ranks = "2") const {
+    Arguments arguments = {"launch", "-n", ranks};
     for (const std::string& option : options) arguments.insert(arguments.end(), {"-o", option});
     arguments.insert(arguments.end(), {DIGITS_PROGRAM, "--epochs", "1"});
     return here_.coupler(arguments);
@@ -31,6 +32,32 @@ class Profiles : public ::testing::Test {
     std::multiset<std::string> names;
     for (const json& event : trace.at("traceEvents")) names.insert(event.value("name", ""));
     return names;
+  }
+  // With parallel.tensor = 2: the groups of rank 0's summary, after a check that its trace and the
+  // report have them, too.
+  json train_divided(const Arguments& options, const std::string& ranks) const {
+    Arguments all = {"backend.use=gloo_cpu", "profile.dir=traces", "parallel.tensor=2",
+                     R"(parallel.tensor_plan=["fc1 = colwise", "fc2 = rowwise"])"};
+    all.insert(all.end(), options.begin(), options.end());
+    const Outcome outcome = train(all, ranks);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    if (outcome.exit_code != 0) return json::object();
+    const json trace = read("trace-rank0.json");
+    std::map<std::string, size_t> traced;  // operations: an asynchronous one has two events
+    for (const json& event : trace.at("traceEvents")) {
+      const json arguments = event.value("args", json::object());
+      if (!arguments.contains("group")) continue;
+      if (event.value("name", "") == "wait" || event.value("ph", "") == "e") continue;
+      ++traced[arguments.at("group").get<std::string>()];
+    }
+    const json groups = read("profile-rank0.json").at("groups");
+    const std::string report = here_.coupler({"report", "traces"}).out;
+    EXPECT_EQ(traced.size(), groups.size()) << groups;
+    for (const auto& [name, group] : groups.items()) {
+      EXPECT_EQ(traced[name], group.at("count").get<size_t>()) << name;
+      expect_in(report, "rank 0, " + name + ": " + group.at("count").dump() + " operation");
+    }
+    return groups;
   }
   bool exists(const std::string& name) const {
     return std::filesystem::exists(here_.path() / "traces" / name);
@@ -55,6 +82,11 @@ TEST_F(Profiles, OfThreeSteps_HaveOperationsCollectivesAndWaits) {
     const json summary = read("profile-rank" + std::to_string(rank) + ".json");
     EXPECT_EQ(summary.at("step_seconds").size(), 3u);
     EXPECT_GT(summary.at("communication").at("all_reduce").at("bytes"), 0);
+    ASSERT_EQ(summary.at("groups").size(), 1u) << summary;
+    const json& world = summary.at("groups").at("world");
+    EXPECT_GE(world.at("count"), 3) << "no mesh is configured";
+    EXPECT_GT(world.at("waiting_seconds"), 0.0);
+    EXPECT_LE(world.at("waiting_seconds"), summary.at("waiting_seconds"));
   }
   // Spans lie within LibTorch's events, so both use the same clock.
   const json trace = read("trace-rank0.json");
@@ -85,6 +117,24 @@ TEST_F(Profiles, OfThreeSteps_HaveOperationsCollectivesAndWaits) {
   }
   EXPECT_EQ(numbered, (std::set<std::string>{"0-", "1-"}));
   EXPECT_EQ(here_.coupler({"report", "traces"}).exit_code, 0);
+}
+
+TEST_F(Profiles, OfATensorGroup_SayThatItCommunicates) {
+  const json groups = train_divided({}, "2");
+  ASSERT_EQ(groups.size(), 1u) << groups;
+  EXPECT_GE(groups.at("tensor").at("count"), 3) << "the results of fc2 are summed in each step";
+  EXPECT_GT(groups.at("tensor").at("bytes"), 0);
+  EXPECT_GT(groups.at("tensor").at("waiting_seconds"), 0.0);
+}
+
+TEST_F(Profiles, FullOfDataTimesTensor_TellTheirCommunicationApart) {
+  const json groups = train_divided({"parallel.data=2"}, "4");
+  ASSERT_TRUE(groups.contains("tensor") && groups.contains("data")) << groups;
+  EXPECT_GE(groups.at("tensor").at("count"), 3) << "the results of fc2 are summed in each step";
+  EXPECT_GE(groups.at("data").at("count"), 3) << "gradients are averaged in each step";
+  // A rank has 4,810 of the 9,610 parameters' gradients; 16 rows of 10 results.
+  EXPECT_GE(groups.at("data").at("bytes"), 3 * 4'810 * 4);
+  EXPECT_GE(groups.at("tensor").at("bytes"), 3 * 16 * 10 * 4);
 }
 
 TEST_F(Profiles, OfTwoRounds_AreTwoTraces) {

@@ -20,7 +20,10 @@ std::string profile_of(int rank, double waiting) {
   std::ostringstream text;
   text << R"({"rank": )" << rank << R"(, "world": 2, "step_seconds": [0.5, 0.25, 0.25],)"
        << R"( "waiting_seconds": )" << waiting << R"(, "peak_memory_bytes": 1048576,)"
-       << R"( "communication": {"all_reduce": {"count": 3, "bytes": 3072, "seconds": 0.2}}})";
+       << R"( "communication": {"all_reduce": {"count": 3, "bytes": 3072, "seconds": 0.2}},)"
+       << R"( "groups": {"data": {"count": 1, "bytes": 1024, "seconds": 0.15,)"
+       << R"( "waiting_seconds": 0.02}, "tensor": {"count": 2, "bytes": 2048, "seconds": 0.05,)"
+       << R"( "waiting_seconds": 0.04}}})";
   return text.str();
 }
 
@@ -34,6 +37,9 @@ TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
   EXPECT_TRUE(has(outcome.out, "loss: 2.5 to 0.5 in 2 values")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "rank 0: 3 steps per second, 40.0 % of the time waiting"))
       << outcome.out;
+  expect_in(outcome.out,
+            "rank 0, data: 1 operation, 1.0 KiB, 0.15 seconds, 2.0 % of the time waiting\n"
+            "rank 0, tensor: 2 operations, 2.0 KiB, 0.05 seconds, 4.0 % of the time waiting\n");
   EXPECT_TRUE(has(outcome.out, "1 of 5 lines are not JSON objects")) << outcome.out;
   const std::string page = text_of(here.path() / "run/report.html");
   EXPECT_TRUE(has(page, "Rank 1 waits least")) << page;
@@ -41,6 +47,7 @@ TEST(Report, OfARun_HasItsNumbersItsRanksAndWhoIsSlow) {
   EXPECT_TRUE(has(page, "<title>step 2: 0.5</title>")) << "a point has no value";
   EXPECT_TRUE(has(page, "<title>rank 1, recorded step 1: 500</title>")) << page;
   EXPECT_TRUE(has(page, "<b>25.0 %</b>")) << "the ranks' mean waiting time";
+  expect_in(page, "<td>tensor</td><td>2</td><td>2.0 KiB</td><td>0.05</td><td>4.0 %</td>");
   EXPECT_TRUE(has(page, "&lt;name&gt;") && !has(page, "<name>")) << "names are not escaped";
   for (const char* outside : {"http:", "https:", "<script", "src="})
     EXPECT_FALSE(has(page, outside)) << outside;

@@ -111,7 +111,7 @@ TEST(Streams, Abort_EndsTheHostSide_Too) {
   });
 }
 
-// Counts the recorded spans by name.
+// Counts the recorded spans by name and group.
 class SpanCounter final : public SpanRecorder {
  public:
   SpanCounter() { set_span_recorder(this); }
@@ -119,11 +119,13 @@ class SpanCounter final : public SpanRecorder {
   void record(const SpanRecord& span) override {
     const std::lock_guard lock(mutex_);
     ++counts_[span.name];
+    if (span.group != nullptr) ++counts_[std::string(span.name) + " of " + span.group];
   }
   int of(const std::string& name) {
     const std::lock_guard lock(mutex_);
     return counts_[name];
   }
+  int of(const std::string& name, const std::string& group) { return of(name + " of " + group); }
 
  private:
   std::mutex mutex_;
@@ -136,10 +138,34 @@ TEST(Streams, Spans_AreToldOnce_WhicheverWayTheOperationGoes) {
     std::vector<float> here(3, 1.0f), there(3, 1.0f);
     c.run(all_reduce(here));
     c.run(in_device_memory(all_reduce(there)));
+    c.submit(all_reduce(here)).wait();
+    c.submit(in_device_memory(all_reduce(there))).wait();
     c.run(barrier());
   });
-  EXPECT_EQ(spans.of("all_reduce"), 2 * 2);
+  EXPECT_EQ(spans.of("all_reduce"), 2 * 4);
   EXPECT_EQ(spans.of("barrier"), 2);
+}
+
+// The host side's operations and waits count for the same ranks.
+TEST(Streams, Spans_NameTheGroupThatCommunicates) {
+  SpanCounter spans;
+  run_mixed(2, [&](Communicator& c) {
+    const auto part = c.split(0, c.rank(), "part", "tensor");
+    const auto copy = part->split(0, c.rank(), "copy");
+    const auto alone = c.split(c.rank(), 0, "alone", "data");
+    std::vector<float> here(3, 1.0f), there(3, 1.0f);
+    for (Communicator* each : {&c, part.get(), copy.get(), alone.get()}) {
+      each->run(all_reduce(here));
+      each->submit(all_reduce(here)).wait();
+      each->run(in_device_memory(all_reduce(there)));
+      each->submit(in_device_memory(all_reduce(there))).wait();
+    }
+    c.run(barrier());  // the buffers are no longer used
+  });
+  EXPECT_EQ(spans.of("all_reduce", "world"), 2 * 4);
+  EXPECT_EQ(spans.of("all_reduce", "tensor"), 2 * 2 * 4);
+  EXPECT_EQ(spans.of("wait", "tensor"), 2 * 2 * 3) << "one for all but a blocking operation";
+  EXPECT_EQ(spans.of("all_reduce", "data"), 0) << "a rank alone does not communicate";
 }
 
 // The stream waits, so the error is not known at once: the next operation reports it.

@@ -3,8 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <numeric>
+#include <set>
+#include <string>
+#include <utility>
 
+#include "base/span.h"
 #include "core/comm/ranks.h"
 
 namespace coupler::groups {
@@ -63,6 +68,41 @@ TEST(Groups, AllRanksAlongData_NeedNoFurtherCommunicator) {
     EXPECT_EQ(groups.get(kGradients).get(), &world);
     EXPECT_EQ(groups.get(kTensor)->size(), 1);
   }));
+}
+
+class GroupsOfSpans final : public SpanRecorder {
+ public:
+  GroupsOfSpans() { set_span_recorder(this); }
+  ~GroupsOfSpans() override { set_span_recorder(nullptr); }
+  void record(const SpanRecord& span) override {
+    const std::lock_guard lock(mutex_);
+    if (span.group != nullptr) names_.insert(span.group);
+  }
+  // Those since the last call.
+  std::set<std::string> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(names_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> names_;
+};
+
+TEST(Groups, InProfiles_HaveTheNamesOfTheirDimensions) {
+  GroupsOfSpans spans;
+  const auto names_of = [&](Dimensions dimensions, int ranks, const Mesh::Sizes& sizes) {
+    expect_no_error(run_ranks(ranks, [&](comm::Communicator& world) {
+      Groups groups(Mesh(sizes, world.rank()), borrowed(world));
+      sum_of_ranks(*groups.make(dimensions, "purpose"), world.rank());
+    }));
+    return spans.take();
+  };
+  EXPECT_EQ(names_of(kTensor, 4, {1, 2, 1, 1, 1, 2}), std::set<std::string>{"tensor"});
+  EXPECT_EQ(names_of(kGradients, 4, {1, 2, 1, 1, 1, 2}), std::set<std::string>{"data"});
+  EXPECT_EQ(names_of(kPipeline, 4, {1, 2, 1, 1, 1, 2}), std::set<std::string>{});
+  // What the world's communicator is called.
+  EXPECT_EQ(names_of(kGradients, 2, {1, 2, 1, 1, 1, 1}), std::set<std::string>{"world"});
 }
 
 // A dry run is one process of a mesh of several.

@@ -91,6 +91,16 @@ TEST(Mesh, TensorGroups_AreNeighbors) {
   EXPECT_EQ(mesh.size("world"), 8);
 }
 
+TEST(Mesh, NamesInProfiles_AreTheDimensionsThatCount) {
+  const Mesh three({1, 2, 2, 1, 1, 2}, 0), one({1, 1, 1, 1, 1, 4}, 0);
+  EXPECT_EQ(name_in_profile(three, kGradients), "data+shard");
+  EXPECT_EQ(name_in_profile(three, kGradients & ~kShard), "data");
+  EXPECT_EQ(name_in_profile(three, kWorld), "world");
+  EXPECT_EQ(name_in_profile(three, kData | kShard | kTensor), "world");
+  EXPECT_EQ(name_in_profile(one, kWorld), "tensor");
+  EXPECT_EQ(name_in_profile(Mesh({1, 1, 1, 1, 1, 1}, 0), kWorld), "world");
+}
+
 // The message of the Error that action throws; "" if it throws none.
 template <class Action>
 std::string message_of(const Action& action, ErrorCode code) {
