@@ -6,8 +6,6 @@ from . import children
 from .report import Bar, Row, geometric_mean_row
 
 QUICK_BYTES = "8,1024,65536,1048576,16777216"
-
-
 # Contenders that the programs add with --peer-memory and --beside.
 PEER_MEMORY = "coupler on peer memory"
 COPY = "copy"
