@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -68,22 +69,42 @@ int64_t choose_count(const Operation& operation, const ComparisonPlan& plan,
 
 }  // namespace
 
+Candidate plain_copy() {
+  return {.name = "copy",
+          .prepare =
+              [](float* data, uint64_t count) {
+                const uint64_t bytes = count * sizeof(float);
+                return [data, bytes, to = std::shared_ptr<float>(make_buffer(bytes))] {
+                  std::memcpy(to.get(), data, bytes);
+                };
+              },
+          .is_sum = false};
+}
+
 std::vector<ComparisonResult> run_comparison(const std::vector<Candidate>& candidates,
                                              const ComparisonPlan& plan, int rank, int world_size,
                                              const std::function<int64_t(int64_t)>& agree) {
   std::vector<ComparisonResult> results;
   for (const uint64_t bytes : plan.bytes) {
     const uint64_t count = std::max<uint64_t>(1, bytes / sizeof(float));
-    const Buffer buffer = make_buffer(count * sizeof(float));
+    const Buffer shared = make_buffer(count * sizeof(float));
+    std::vector<std::shared_ptr<void>> own;  // of candidates that provide theirs
     std::vector<Operation> operations;
     std::vector<int64_t> counts;
     std::vector<std::vector<double>> all(candidates.size());
     const size_t first = results.size();
     for (const Candidate& candidate : candidates) {
-      operations.push_back(candidate.prepare(buffer.get(), count));
-      check_sum(candidate, operations.back(), buffer.get(), count, rank, world_size);
+      float* data = shared.get();
+      if (candidate.memory) {
+        own.push_back(candidate.memory(count * sizeof(float)));
+        data = static_cast<float*>(own.back().get());
+      }
+      operations.push_back(candidate.prepare(data, count));
+      if (candidate.is_sum) {
+        check_sum(candidate, operations.back(), data, count, rank, world_size);
+      }
       // Sums of zeros stay zero: no infinities and no denormals, however many operations follow.
-      std::fill_n(buffer.get(), count, 0.0F);
+      std::fill_n(data, count, 0.0F);
       counts.push_back(choose_count(operations.back(), plan, agree));
       results.push_back({.name = candidate.name, .bytes = bytes, .medians_us = {}});
     }

@@ -1,11 +1,12 @@
 // Contest: measures several implementations of an in-place all_reduce (sum of floats) in turns in
-// the same processes. In each round, each of them runs a number of operations on one buffer; each
+// the same processes. In each round, each of them runs a number of operations on its buffer; each
 // round starts with a different one. Collective; used by one thread.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,14 @@ namespace coupler::bench {
 struct Candidate {
   std::string name;
   std::function<std::function<void()>(float* data, uint64_t count)> prepare;
+  // Provides its buffer. Null: it works on the one that all such candidates share.
+  std::function<std::shared_ptr<void>(uint64_t bytes)> memory = nullptr;
+  bool is_sum = true;  // false: something else to compare with, whose result is not checked
 };
+
+// Each process copies as many bytes as it has to read and write in an all_reduce in place: the rate
+// at which the ranks together can move memory.
+Candidate plain_copy();
 
 struct ComparisonPlan {
   std::vector<uint64_t> bytes;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "rendezvous/job_file.h"
 
@@ -75,6 +76,12 @@ db_op all_reduce(float* data, uint64_t count) {
   return op;
 }
 
+Candidate sum_over(std::string name, const std::shared_ptr<comm::Communicator>& communicator) {
+  return {.name = std::move(name), .prepare = [communicator](float* data, uint64_t count) {
+            return [communicator, op = all_reduce(data, count)] { communicator->run(op); };
+          }};
+}
+
 }  // namespace
 
 Session::Session(int argc, char** argv)
@@ -82,6 +89,7 @@ Session::Session(int argc, char** argv)
       process_(rendezvous::detect_process()) {
   plan_.bytes.assign(std::begin(kDefaultBytes), std::end(kDefaultBytes));
   bool pin = true;
+  std::string beside;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     const auto value = [&]() -> std::string {
@@ -98,6 +106,10 @@ Session::Session(int argc, char** argv)
       plan_.time = std::chrono::milliseconds(parse_number(name, value()));
     } else if (name == "--no-pin") {
       pin = false;
+    } else if (name == "--peer-memory") {
+      peer_memory_ = true;
+    } else if (name == "--beside") {
+      beside = value();
     } else {
       throw Error(ErrorCode::kUsage, "unknown argument " + name,
                   {.subject = name, .hint = "see bench/README.md"});
@@ -111,17 +123,35 @@ Session::Session(int argc, char** argv)
   }
   if (pin) bind_to_core(process_.local_rank);
   store_ = rendezvous::open_job_store(process_, config_);
-  communicator_ = comm::Communicator::create({.plugin = plugin::Plugin::load(config_.backend),
-                                              .process = process_,
-                                              .store = store_,
-                                              .backend = &config_.backend,
-                                              .name = "contest"});
+  const auto connect = [&](const config::BackendConfig& backend, const char* name) {
+    return comm::Communicator::create({.plugin = plugin::Plugin::load(backend),
+                                       .process = process_,
+                                       .store = store_,
+                                       .backend = &backend,
+                                       .name = name});
+  };
+  communicator_ = connect(config_.backend, "contest");
+  if (!beside.empty()) {
+    config::BackendConfig other = config_.backend;
+    other.use = beside;
+    beside_ = connect(other, "beside");
+  }
 }
 
-Candidate Session::blocking() {
-  return {.name = "coupler blocking", .prepare = [this](float* data, uint64_t count) {
-            return [this, op = all_reduce(data, count)] { communicator_->run(op); };
-          }};
+Candidate Session::blocking() { return sum_over("coupler blocking", communicator_); }
+
+Candidate Session::on_peer_memory() {
+  Candidate candidate = sum_over("coupler on peer memory", communicator_);
+  candidate.memory = [this](uint64_t bytes) {
+    if (auto memory = communicator_->peer_memory(bytes)) return memory;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("rank {}: '{}' gives no {} bytes of memory that all ranks reach",
+                            rank(), communicator_->backend(), bytes),
+                {.rank = rank(),
+                 .subject = "--peer-memory",
+                 .hint = "leave it out, or see why with COUPLER_LOG=debug"});
+  };
+  return candidate;
 }
 
 Candidate Session::asynchronous() {
@@ -130,7 +160,14 @@ Candidate Session::asynchronous() {
           }};
 }
 
-void Session::hold(const std::vector<Candidate>& candidates) {
+void Session::hold(std::vector<Candidate> candidates) {
+  if (beside_ != nullptr) {
+    candidates.push_back(sum_over("coupler over " + beside_->backend(), beside_));
+  }
+  if (peer_memory_) {
+    candidates.push_back(on_peer_memory());
+    candidates.push_back(plain_copy());
+  }
   const auto agree = [this](int64_t value) {
     db_op op{};
     op.kind = DB_BROADCAST;

@@ -13,9 +13,9 @@ namespace coupler::bench {
 
 class Session {
  public:
-  // PROGRAM --out FILE [--bytes B,…] [--rounds N] [--milliseconds M] [--no-pin], plus configuration
-  // arguments. Collective: joins the other ranks of the launch. Binds the process to one core
-  // first, so that threads created later stay on it, too.
+  // PROGRAM --out FILE [--bytes B,…] [--rounds N] [--milliseconds M] [--no-pin] [--peer-memory]
+  // [--beside BACKEND], plus configuration arguments. Collective: joins the other ranks of the
+  // launch. Binds the process to one core first, so that threads created later stay on it, too.
   Session(int argc, char** argv);
 
   int rank() const { return process_.rank; }
@@ -27,16 +27,22 @@ class Session {
   Candidate asynchronous();  // Communicator::submit, Work::wait
 
   // Runs the contest and writes rank 0's results to --out as a JSON array of {name, bytes,
-  // medians_us, p99_us}.
-  void hold(const std::vector<Candidate>& candidates);
+  // medians_us, p99_us}. Adds what the arguments ask for: with --peer-memory, the backend on memory
+  // of its own (coupler/memory.h), and a copy of as many bytes by each process for itself; with
+  // --beside, another backend.
+  void hold(std::vector<Candidate> candidates);
 
  private:
+  Candidate on_peer_memory();
+
   config::Config config_;
   rendezvous::ProcessInfo process_;
   ComparisonPlan plan_;
   std::string out_;
+  bool peer_memory_ = false;
   std::shared_ptr<store::Store> store_;
   std::shared_ptr<comm::Communicator> communicator_;
+  std::shared_ptr<comm::Communicator> beside_;  // null: no other backend
 };
 
 // Runs the body of a main function, prints any exception, and returns the exit code.

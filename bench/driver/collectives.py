@@ -6,21 +6,36 @@ from . import children
 from .report import Bar, Row, geometric_mean_row
 
 QUICK_BYTES = "8,1024,65536,1048576,16777216"
+# Contenders that the programs add with --peer-memory and --beside.
+PEER_MEMORY = "coupler on peer memory"
+COPY = "copy"
+GLOO_CPU = "coupler over gloo_cpu"
+
+
+def launch(context, ranks, launched_over, program, *arguments, how=()):
+    """The command line of a contest program. how: more arguments of the launch."""
+    # Two programs link the host statically, without libcoupler, next to which plugins are searched.
+    plugins = json.dumps([os.path.join(context.build, "lib", "coupler")])
+    return context.launch(ranks, launched_over, *how, "-o", "backend.plugin_path=" + plugins,
+                          context.program("bench/" + program), *arguments)
 
 
 def contest(context, program, launched_over, *arguments):
-    """{contender: {bytes: result}} of a contest program."""
-    out = os.path.join(context.folder, program + ".json")
-    # Two programs link the host statically, without libcoupler, next to which plugins are searched.
-    plugins = json.dumps([os.path.join(context.build, "lib", "coupler")])
-    command = context.launch(2, launched_over, "-o", "backend.plugin_path=" + plugins,
-                             context.program("bench/" + program), *arguments, "--out", out, "--rounds",
-                             str(context.rounds_or(15)))
+    """{contender: {bytes: result}} of a contest program on two ranks."""
+    return results_of(context, launch(context, 2, launched_over, program, *arguments), 15)
+
+
+def results_of(context, command, rounds, sizes=None, env=None):
+    """{contender: {bytes: result}} of a contest program's command line. sizes: instead of the usual ones."""
+    out = os.path.join(context.folder, "contest.json")
+    command = [*command, "--out", out, "--rounds", str(context.rounds_or(rounds))]
     if not context.pin:
         command.append("--no-pin")
     if context.quick:
         command += ["--bytes", QUICK_BYTES, "--milliseconds", "20"]
-    children.run(command, context.folder, 120 if context.quick else 1200)
+    if sizes:
+        command += ["--bytes", ",".join(map(str, sizes))]
+    children.run(command, context.folder, 120 if context.quick else 1200, env)
     with open(out) as file:
         rows = json.load(file)
     results = {}
@@ -64,15 +79,53 @@ def mpi(context):
 
 def shm(context):
     """shm against Open MPI, in turns in the processes that mpirun starts."""
-    results = contest(context, "bench_against_mpi", "mpi", "-o", "backend.use=shm")
+    results = contest(context, "bench_against_mpi", "mpi", "--peer-memory", "-o", "backend.use=shm")
     bar = Bar(">=", 1.0)
-    rows = compare(results, "coupler blocking", ["MPI_Allreduce"], lambda _: bar, "shm / MPI_Allreduce")
-    mean = geometric_mean_row("shm / MPI_Allreduce, geometric mean", rows, Bar(">=", 1.6))
+    rows = []
+    for ours, title in (("coupler blocking", "shm / MPI_Allreduce"),
+                        (PEER_MEMORY, "shm on its memory / MPI_Allreduce")):
+        each = compare(results, ours, ["MPI_Allreduce"], lambda _: bar, title)
+        rows += [*each, geometric_mean_row(f"{title}, geometric mean", each, Bar(">=", 1.6))]
     latency = compare({name: {8: sizes[8]} for name, sizes in results.items()}, "coupler blocking",
                       ["MPI_Allreduce"], lambda _: Bar("<=", 1.2, "ours", "latency <= 1.2 us"),
                       "shm, latency,")
-    return rows + [mean] + latency + compare(results, "coupler asynchronous", ["MPI_Iallreduce+MPI_Wait"],
-                                             lambda _: None, "shm asynchronous / MPI_Iallreduce+Wait")
+    return (rows + bandwidth_rows(results) + latency + crowded_rows(context) +
+            compare(results, "coupler asynchronous", ["MPI_Iallreduce+MPI_Wait"], lambda _: None,
+                    "shm asynchronous / MPI_Iallreduce+Wait"))
+
+
+def bandwidth_rows(results):
+    """What a rank reads and writes in an all_reduce, as many bytes each, against a copy of them."""
+    rows = []
+    for size in results[COPY]:
+        if size < 1 << 20:
+            continue
+        rate = lambda name: [2e-3 * size / us for us in results[name][size]["medians_us"]]
+        rows.append(Row(f"shm on its memory, bytes read and written / by a copy, {size_name(size)}", "GB/s",
+                        rate(PEER_MEMORY), rate(COPY), Bar(">=", 0.85), extra={"bytes": size}))
+    return rows
+
+
+def crowded_rows(context):
+    """8 ranks on 2 cores, where a rank that waits must leave its core to another one."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+    # Not bound to one core each: backends count the cores that a rank may use.
+    command = launch(context, 8, "mpi", "bench_against_mpi", "-o", "backend.use=shm", "--no-pin")
+    results = results_of(context, ["taskset", "-c", cores, *command], 15, (8,),
+                         children.environment(OMPI_MCA_mpi_yield_when_idle="1"))
+    return compare(results, "coupler blocking", ["MPI_Allreduce"], lambda _: Bar(">=", 1.0),
+                   "8 ranks on 2 cores, shm / MPI_Allreduce that yields,")
+
+
+def shm_gloo(context):
+    """shm against our gloo_cpu and c10d's ProcessGroupGloo, in the same processes."""
+    results = contest(context, "bench_against_c10d", "shm", "--peer-memory", "--beside", "gloo_cpu")
+    rows = []
+    for peer, name, least in ((GLOO_CPU, "gloo_cpu", 2.5), ("c10d ProcessGroupGloo", "c10d", 20)):
+        title = f"shm on its memory / {name}"
+        each = compare(results, PEER_MEMORY, [peer], lambda _: None, title)
+        rows += [*each, geometric_mean_row(f"{title}, geometric mean", each, Bar(">=", least))]
+    return rows
 
 
 def gloo(context):

@@ -28,8 +28,8 @@ def open_groups(context, model, stack):
                  path, "--rank", str(rank), "--world", "2", "--meet", meet, "--modes",
                  "fsdp2,fsdp2-fused"] for rank in range(2)]
 
-    groups = {"mpi": ours("replicas", "mpi")}
-    for base in ("mpi", "gloo_cpu"):
+    groups = {base: ours(f"replicas-{base}", base) for base in ("mpi", "shm")}
+    for base in ("mpi", "gloo_cpu", "shm"):
         groups[f"fsdp {base}"] = ours(f"fsdp-{base}", "fsdp", f"backend.fsdp.base={base}",
                                       *UNITS[model])
     groups["zero3 mpi"] = ours("zero3", "deepspeed_like", "backend.deepspeed_like.base=mpi",
@@ -73,6 +73,9 @@ def rows_of(context, model):
             row("ZeRO-2 mpi / torch FSDP2", "zero2 mpi", "fsdp2"),
             row("fsdp mpi / our replicas over mpi", "fsdp mpi", "mpi",
                 0.9 if model == "gpt" else None),
+            row("fsdp shm / torch FSDP2", "fsdp shm", "fsdp2"),
+            row("fsdp shm / our replicas over shm", "fsdp shm", "shm",
+                0.95 if model == "gpt" else None),
             row("ZeRO-2 mpi / our replicas over mpi", "zero2 mpi", "mpi")]
 
 

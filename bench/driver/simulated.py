@@ -1,13 +1,9 @@
 """Collectives and sharded steps on simulated machines: bench/simulated, docs/scaling.md."""
-import contextlib
 import json
 import os
-import secrets
-import shutil
-import subprocess
 import threading
 
-from . import children
+from . import children, two_hosts
 from .collectives import size_name
 from .report import Row
 
@@ -109,49 +105,20 @@ def folded_rows(context):
     return rows
 
 
-@contextlib.contextmanager
-def two_hosts():
-    """Two network namespaces, joined by a wire of 1 Gbit/s in each direction."""
-    names = [f"bench-{os.getpid()}-{host}" for host in range(2)]
-
-    def ip(*words):
-        subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
-
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("-n", names[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", names[1])
-        for host, name in enumerate(names):
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "address", "add", f"10.77.0.{host + 1}/24", "dev", "wire")
-            ip("-n", name, "link", "set", "wire", "up")
-            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate",
-                            "1gbit", "burst", "128kb", "latency", "200ms"], check=True, capture_output=True, timeout=30)
-        yield names
-    except subprocess.CalledProcessError as error:
-        raise children.Failed(f"{' '.join(error.cmd)}: {error.stderr.decode().strip()}")
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30)
-
-
 def measured(context, hosts, options):
     """{bytes: milliseconds} of all_reduce on two ranks of each host."""
-    secret = os.path.join(context.folder, "secret")
-    with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(secrets.token_hex(16))
+    secret = two_hosts.write_secret(context.folder)
     coupler = context.program("coupler")
     outputs = [None, None]
 
     def start(host):
-        words = ["ip", "netns", "exec", hosts[host], "unshare", "--uts", "--pid", "--fork", "--mount-proc",
-                 "--kill-child", "sh", "-c", f'hostname {hosts[host]} && exec "$@"', "sh", coupler, "launch", "-n", "4",
-                 "--machines", "2", "--machine-rank", str(host), "--main-address", "10.77.0.1", "--main-port", "29500"]
-        for option in (*options, "backend.interface=wire", f"launch.secret_file={secret}"):
+        words = [coupler, "launch", "-n", "4", "--machines", "2", "--machine-rank", str(host), "--main-address",
+                 two_hosts.ADDRESSES[0], "--main-port", "29500"]
+        for option in (*options, f"backend.interface={two_hosts.INTERFACE}", f"launch.secret_file={secret}"):
             words += ["-o", option]
         words += [coupler, "bench", "collectives", "--bytes", listed(WIRE_BYTES), "--json"]
         try:
-            outputs[host] = children.run(words, context.folder, 120)
+            outputs[host] = children.run(two_hosts.on(hosts[host], *words, own_processes=True), context.folder, 120)
         except children.Failed as error:
             outputs[host] = error
 
@@ -169,13 +136,15 @@ def measured(context, hosts, options):
 
 def measured_rows(context):
     """The simulation against what two machines of two ranks take, as namespaces of this machine."""
-    if (os.geteuid() != 0 or any(shutil.which(name) is None for name in ("ip", "tc", "unshare"))
-            or not os.access(os.path.join(context.build, "bin", "coupler"), os.X_OK)):
-        context.say("simulated: not compared with a measurement, which needs root, ip, tc, unshare and the program coupler")
+    reason = two_hosts.why_not()
+    if not reason and not os.access(os.path.join(context.build, "bin", "coupler"), os.X_OK):
+        reason = "the program coupler is missing"
+    if reason:
+        context.say(f"simulated: not compared with a measurement: {reason}")
         return []
     rows = []
     try:
-        with two_hosts() as hosts:
+        with two_hosts.two_hosts(two_hosts.LIMITED) as (hosts, _):
             for name, (schedule, options) in WIRE.items():
                 took = measured(context, hosts, options)
                 for one in times(context, [schedule], "--machines", "2", "--each", "2", "--gbit", "1", "--bytes",

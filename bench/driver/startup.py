@@ -2,12 +2,14 @@
 import os
 import shutil
 import socket
+import statistics
 import time
 
 from . import children
 from .report import Bar, Row
 
 LIMIT = 120
+TIMES = 5  # launches over shm and over gloo_cpu in each round
 
 
 def free_port():
@@ -67,7 +69,23 @@ def startup(context):
                         seconds["accelerate"], time_bar, less_is_better=True))
         rows.append(Row(f"peak memory of a rank, {backend} / accelerate", "MiB", memory[backend],
                         memory["accelerate"], memory_bar, less_is_better=True, faster=False))
-    return rows
+    return [*rows, over_shm(context, program)]
+
+
+def over_shm(context, program):
+    """The same job over shm and over gloo_cpu, which differ by little: several of each in a round."""
+    commands = {backend: context.launch(2, backend, *program) for backend in ("shm", "gloo_cpu")}
+    medians = {backend: [] for backend in commands}
+    timed(commands["shm"], context)  # warms the page cache
+    for _ in range(context.rounds_or(9)):
+        seconds = {backend: [] for backend in commands}
+        for number in range(TIMES):
+            for backend in commands if number % 2 == 0 else reversed(commands):
+                seconds[backend].append(timed(commands[backend], context))
+        for backend in commands:
+            medians[backend].append(statistics.median(seconds[backend]))
+    return Row("launch to exit, shm / gloo_cpu", "s", medians["shm"], medians["gloo_cpu"], Bar(">=", 1.0),
+               less_is_better=True)
 
 
 def launcher(context):

@@ -9,7 +9,11 @@ from .turns import Group
 STEPS = {"mlp": 50, "gpt": 12}  # per turn
 # Long enough for allocators, connections and bucket tuning to settle.
 WARM_UP = 32
-BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.4}}
+TRANSPORTS = ("gloo_cpu", "mpi", "shm")
+BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4, "shm": 2.6}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.4}}
+SCALING = {"gpt": {"gloo_cpu": 0.88, "mpi": 0.88}}
+# Two ranks that train at the same time and send each other nothing.
+APART = ("communication.local_sgd_steps=1000000000",)
 
 
 def open_groups(context, model, stack):
@@ -26,9 +30,11 @@ def open_groups(context, model, stack):
                  path, "--rank", str(rank), "--world", "2", "--meet", meet] for rank in range(2)]
 
     groups = {"single": ours("single-" + model, 1, lambda words: words)}
-    for backend in ("gloo_cpu", "mpi"):
+    for backend in TRANSPORTS:
         groups[backend] = ours(f"{backend}-{model}", 2,
                                lambda words, b=backend: context.launch(2, b, *words))
+    groups["apart"] = ours(f"apart-{model}", 2,
+                           lambda words: context.launch(2, "shm", *words, options=APART))
     groups["python"] = stack.enter_context(contextlib.closing(
         Group("python-" + model, context.folder, 2, python)))
     return groups
@@ -44,6 +50,8 @@ def train(context, model):
                  "mpi": (groups["mpi"], "ours", None),
                  "ddp-fused": (groups["python"], "ddp-fused", None),
                  "single": (groups["single"], "ours", None),
+                 "shm": (groups["shm"], "ours", None),
+                 "apart": (groups["apart"], "ours", None),
                  "py-single-fused": (groups["python"], "single-fused", [0]),
                  "py-single": (groups["python"], "single", [0])}
         check_same_training(model, groups, sides)
@@ -73,7 +81,7 @@ def check_same_training(model, groups, sides):
     for name, (group, mode, ranks) in sides.items():
         first = group.turn(mode, 1, ranks)[2]
         losses[name] = (first, group.turn(mode, WARM_UP, ranks)[2])
-    for names in (("ddp", "gloo_cpu", "mpi", "ddp-fused"),
+    for names in (("ddp", *TRANSPORTS, "ddp-fused"),
                   ("py-single", "single", "py-single-fused")):
         for name in names:
             for mine, right in zip(losses[name], losses[names[0]]):
@@ -92,15 +100,17 @@ def rows_of(context, model):
                    bar and Bar(">=", bar), extra=extra)
 
     rows = []
-    for backend in ("gloo_cpu", "mpi"):
-        rows.append(row(f"2 ranks {backend} / DDP AdamW", backend, "ddp", BARS[model][backend]))
+    for backend in TRANSPORTS:
+        rows.append(row(f"2 ranks {backend} / DDP AdamW", backend, "ddp", BARS[model].get(backend)))
         rows.append(row(f"2 ranks {backend} / DDP fused AdamW", backend, "ddp-fused"))
     rows.append(row("1 process / Python fused AdamW", "single", "py-single-fused",
                     1.0 if model == "gpt" else None))
     rows.append(row("1 process / Python AdamW", "single", "py-single"))
-    for backend in ("gloo_cpu", "mpi"):
+    for backend in TRANSPORTS:
         rows.append(row(f"2 ranks {backend} / alone (scaling)", backend, "single",
-                        0.88 if model == "gpt" else None))
+                        SCALING.get(model, {}).get(backend)))
+    rows.append(row("2 ranks shm / without communication", "shm", "apart",
+                    0.95 if model == "mlp" else None))
     rows.append(row("Python: DDP / alone (scaling)", "ddp", "py-single"))
     return rows
 
