@@ -3,9 +3,8 @@
 //
 // Resident memory is counted, not simulated. Large blocks are mapped. The others are in heaps, of
 // which the C library has one per thread that allocates, and which only trim() shrinks: a heap
-// stays as large as the most that was in it. LibTorch's aligned blocks need more room there than
-// they take, so a freed one does not fit the next of its size: the more of them come and go in a
-// forward and backward, the more of the heap is free.
+// stays as large as the most that was in it. Blocks of different sizes leave gaps: the more of them
+// come and go in a forward and backward, the more of the heap is free.
 #pragma once
 
 #include <array>

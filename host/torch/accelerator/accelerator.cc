@@ -28,6 +28,7 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "device/device_memory.h"
+#include "device/heap_allocator.h"
 #include "dry_run/dry_run.h"
 #include "estimate/settings.h"
 #include "precision/precision.h"
@@ -175,6 +176,7 @@ Accelerator::Impl::Impl(config::Config loaded)
                                        : groups::mesh_of(config, process.world_size, process.rank);
   if (process.world_size > 1) set_log_rank(process.rank);
   keep_large_blocks();
+  device::use_heap_allocator();
   allow_fast_exit();
   limit_threads(process.local_world_size);
   if (const uint64_t limit = estimate::memory_limit_of(config); limit != 0) {

@@ -1,7 +1,6 @@
 #include "accelerator/memory_limit.h"
 
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -13,6 +12,7 @@
 
 #include "base/process.h"
 #include "base/units.h"
+#include "device/heap_allocator.h"
 #include "estimate/settings.h"
 #include "residency/buffer_pool.h"
 
@@ -21,12 +21,12 @@ namespace {
 
 void release(void* memory) {
   residency::MemoryBudget::of_process().give_back(residency::MemoryPart::kTensors,
-                                                  ::malloc_usable_size(memory));
-  c10::free_cpu(memory);
+                                                  device::heap_size(memory));
+  device::free_heap(memory);
 }
 
-// LibTorch's host allocator with counting. Counts the size that the C library allocated, since only
-// that is known when memory is freed.
+// Takes tensors' memory as training always does, and counts it: the size that the C library
+// allocated, since only that is known when memory is freed.
 class CountingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
@@ -36,12 +36,12 @@ class CountingAllocator final : public at::Allocator {
                 bytes);  // before allocating, so that the limit holds
     void* memory = nullptr;
     try {
-      memory = c10::alloc_cpu(bytes);
+      memory = device::take_heap(bytes);
     } catch (...) {
       budget.give_back(residency::MemoryPart::kTensors, bytes);
       throw;
     }
-    budget.note_more(residency::MemoryPart::kTensors, ::malloc_usable_size(memory) - bytes);
+    budget.note_more(residency::MemoryPart::kTensors, device::heap_size(memory) - bytes);
     return {memory, memory, &release, at::kCPU};
   }
   at::DeleterFnPtr raw_deleter() const override { return &release; }

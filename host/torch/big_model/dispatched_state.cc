@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/mapped_file.h"
+#include "base/process.h"
 #include "base/units.h"
 #include "big_model/held_bytes.h"
 #include "device/device_memory.h"
@@ -26,6 +27,9 @@ constexpr size_t kAlignment = 64;                  // preferred by kernels
 constexpr size_t kMinUnitBytes = size_t{1} << 20;  // if memory is short
 // With a memory bound, the least that activations and the heap take.
 constexpr uint64_t kSpare = uint64_t{16} << 20;
+// Likewise when a unit comes. A first pass brings LibTorch's code that it runs into memory, in
+// pieces of up to 2 MiB of the page cache's choice: tens of MiB in all.
+constexpr uint64_t kSpareInFirstPass = 2 * kSpare, kSpareLater = kSpare / 2;
 
 // The tensors of one unit, which are fetched together.
 struct WeightGroup {
@@ -102,10 +106,41 @@ WeightUnits::Piece piece_of(PlacedTensor& tensor, size_t offset) {
 
 }  // namespace
 
+void WeightUnits::keep_within(uint64_t most, std::vector<size_t> kept,
+                              std::function<void(size_t unit)> let_go) {
+  most_ = most;
+  kept_ = std::move(kept);
+  let_go_ = std::move(let_go);
+}
+
+// A copied unit takes memory of the pool, which usually has it already.
+bool WeightUnits::has_room(const PlacedUnit& unit, uint64_t spare) const {
+  return most_ == 0 || unit.place.file == nullptr || resident_bytes() + unit.bytes + spare <= most_;
+}
+
+// Kept units that have not come yet would not fit either, so they count.
+bool WeightUnits::make_room(const PlacedUnit& unit) {
+  while (!has_room(unit, kSpareLater)) {
+    if (kept_.empty()) return false;
+    const size_t last = kept_.back();
+    kept_.pop_back();
+    let_go_(last);
+  }
+  return true;
+}
+
+// In a first pass, nothing is let go for a unit that is not needed yet.
+bool WeightUnits::has_room_ahead(size_t unit) {
+  const PlacedUnit& wanted = units_.at(unit);
+  return first_pass_ ? has_room(wanted, kSpareInFirstPass) : make_room(wanted);
+}
+
 void* WeightUnits::lend(size_t unit) {
   constexpr size_t kReadAhead = 2;  // units after this one that the disk is asked to read
-  const PlacedUnit& wanted = units_.at(unit);
+  PlacedUnit& wanted = units_.at(unit);
   if (wanted.place.file == nullptr) return nullptr;
+  if (std::exchange(wanted.lent, true)) first_pass_ = false;
+  make_room(wanted);  // if there is none, the unit is needed anyway
   for (size_t next = unit; next < std::min(units_.size(), unit + 1 + kReadAhead); ++next) {
     const PlacedUnit& ahead = units_[next];
     if (ahead.place.file != nullptr) advise_in(*ahead.place.file, ahead.place.begin, ahead.bytes);
@@ -273,6 +308,7 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
   uint64_t window = 0;
   for (const WeightGroup& planned : plan) window = std::max<uint64_t>(window, planned.bytes);
   uint64_t room = room_for_more_ > 3 * window ? room_for_more_ - 3 * window : 0;
+  std::vector<size_t> kept;  // units that stay because they fit, and are used in their files
   for (const WeightGroup& planned : plan) {
     const PlacedTensor& first = tensors_[planned.tensors[0]];
     const bool stays = first.stays();
@@ -303,11 +339,18 @@ void DispatchedState::make_site(c10::Device device, const DispatchRules& rules) 
     }
     site->units->add(std::move(placed));
     residency::Unit& added = site->residency->add(std::move(unit));
+    if (fits && in_file) kept.push_back(added.index);
     for (const size_t index : planned.tensors) residency::put_intercept(tensors_[index].variable);
     if (stays) {
       site->residency->use(added);
       residency::Residency::unpin(added);
     }
+  }
+  if (device.is_cpu() && bounded) {
+    site->units->keep_within(rules.max_resident_bytes, std::move(kept),
+                             [&residency = *site->residency](size_t unit) {
+                               residency.let_go(*residency.units()[unit]);
+                             });
   }
   sites_.push_back(std::move(site));
 }

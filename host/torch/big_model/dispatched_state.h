@@ -39,6 +39,7 @@ class WeightUnits : public residency::Source {
     weights::FilePlace place;   // if it is used in its file
     bool once = false;          // copied once and kept; the pieces are dropped then
     bool keep_pages = true;     // keep the file's pages when the unit is released
+    bool lent = false;          // before
   };
 
   // device: where the units' memory is. on_first (null: nothing) is called when a unit becomes
@@ -47,8 +48,15 @@ class WeightUnits : public residency::Source {
       : device_(device), on_first_(std::move(on_first)) {}
 
   void add(PlacedUnit unit) { units_.push_back(std::move(unit)); }
+  // Keeps the process within `most` resident bytes while units come from their files: the memory
+  // that it takes after the model was placed (activations, LibTorch's code when it first runs)
+  // takes the place of the units in `kept`, the last one first, and of units that come ahead of
+  // their use. let_go: ends that a unit is kept.
+  void keep_within(uint64_t most, std::vector<size_t> kept,
+                   std::function<void(size_t unit)> let_go);
   void all_released() { any_ = false; }
 
+  bool has_room_ahead(size_t unit) override;
   void* lend(size_t unit) override;
   void take_back(size_t unit) override;
   void fill(size_t unit, void* memory) override;
@@ -56,10 +64,18 @@ class WeightUnits : public residency::Source {
   void store(size_t unit, const void* memory) override;
 
  private:
+  bool has_room(const PlacedUnit& unit, uint64_t spare) const;
+  bool make_room(const PlacedUnit& unit);  // false: no kept unit is left, and it does not fit
+
   const c10::Device device_;
   const std::function<void()> on_first_;
   std::vector<PlacedUnit> units_;
   bool any_ = false;
+
+  uint64_t most_ = 0;  // resident bytes; 0: no bound
+  std::vector<size_t> kept_;
+  std::function<void(size_t unit)> let_go_;
+  bool first_pass_ = true;  // no unit has come back yet
 };
 
 struct DispatchRules {

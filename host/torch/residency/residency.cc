@@ -169,6 +169,11 @@ bool Residency::is_wanted(const Unit& unit, bool ahead) {
   return !unit.resident.load() && (!ahead || fetching_ == &unit);
 }
 
+bool Residency::has_room_ahead(const Unit& unit) {
+  const std::lock_guard turn(source_mutex_);
+  return is_wanted(unit, /*ahead=*/true) && source_->has_room_ahead(unit.index);
+}
+
 Unit& Residency::at(size_t index) {
   const std::lock_guard lock(mutex_);
   return *units_.at(index);
@@ -241,7 +246,7 @@ void Residency::run_prefetch() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      fetch(unit, /*ahead=*/true);
+      if (has_room_ahead(unit)) fetch(unit, /*ahead=*/true);
     } catch (...) {
       error = std::current_exception();
     }
@@ -256,6 +261,12 @@ void Residency::run_prefetch() {
 void Residency::release(Unit& unit) {
   const std::lock_guard lock(mutex_);
   if (unit.used) try_release(unit);
+}
+
+void Residency::let_go(Unit& unit) {
+  const std::lock_guard lock(mutex_);
+  unit.sticky = false;
+  try_release(unit);
 }
 
 // The other ranks depend on us for what they fetch ahead, so all prefetches are completed.

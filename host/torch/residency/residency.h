@@ -45,6 +45,9 @@ class Residency {
 
   // Releases a unit that was used and is not pinned; leaves any other.
   void release(Unit& unit);
+  // Makes a sticky unit one like others: it is released now, or when its use is over. Sources may
+  // call it. Not for a shared residency.
+  void let_go(Unit& unit);
   // The values have changed: releases every unit. Throws Error(kUsage) if one is pinned.
   void release_all();
   // Ends a pass over the model: no unit is predicted to follow.
@@ -63,6 +66,7 @@ class Residency {
   void await_arrival(const Unit& unit);  // mutex_ held
   void finish_fetching(std::unique_lock<std::mutex>& lock);
   bool is_wanted(const Unit& unit, bool ahead);
+  bool has_room_ahead(const Unit& unit);
   Unit& at(size_t index);
   BufferPool::Buffer room_for(const Unit& unit);
   // memory: empty if the source lends the memory at `place`.

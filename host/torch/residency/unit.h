@@ -77,7 +77,7 @@ struct Unit : UnitState {
 };
 
 // Source: where the units of one Residency come from (peers, a disk, a mapped file). Calls come
-// from different threads; fill(), lend() and agree() are called one at a time.
+// from different threads; fill(), lend(), agree() and has_room_ahead() are called one at a time.
 class Source {
  public:
   virtual ~Source() = default;
@@ -86,6 +86,10 @@ class Source {
   // fill the same one. If the result is not `wanted`, the caller fills it and asks again. Throws
   // Error.
   virtual size_t agree(size_t wanted) { return wanted; }
+
+  // Whether the unit may come before it is needed; if not, it comes when it is. Sources whose ranks
+  // share units always return true.
+  virtual bool has_room_ahead([[maybe_unused]] size_t unit) { return true; }
 
   // Returns memory that already holds the whole unit, valid until take_back(); null if there is
   // none and fill() must be called. Throws Error.

@@ -237,7 +237,7 @@ TEST(MemoryLedger, ThreadThatFetchesAhead_HasAHeapOfItsOwn) {
 TEST(MemoryLedger, ActivationsThatComeAndGo_LeaveFreeRoom) {
   MemoryLedger ledger(0);
   ledger.enter("forward");
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < 64; ++i) {
     auto block = ledger.take(MemoryCategory::kActivations, kMiB);
     ledger.give_back(block);
   }

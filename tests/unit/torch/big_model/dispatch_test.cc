@@ -1,4 +1,6 @@
 // Models on the CPU whose weights are used in their files.
+#include <ATen/ops/ones.h>
+
 #include <fstream>
 
 #include "base/process.h"
@@ -125,6 +127,27 @@ TEST_F(Dispatch, Bounded_DropsWhatItUsed) {
       most = std::max(most, resident_bytes());
     }
     EXPECT_LT(most, bound) << stored;
+  }
+}
+
+// What comes into memory after the model was placed takes the place of weights that stayed.
+TEST_F(Dispatch, Bounded_MakesRoomForWhatComesLater) {
+  constexpr int64_t kLayers = 12, kWidth = 512;  // 8 MiB per block
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  SmallGpt large = real_gpt(kLayers, kWidth);
+  const at::Tensor expected = output_of(large);
+  const std::string large_file = here_.at("large.safetensors");
+  write_safetensors(large_file, tensors_of(*large));
+  SmallGpt model = empty_gpt(kLayers, kWidth);
+  const uint64_t before = resident_bytes(), bound = before + 112 * kMiB;
+  const auto placed = load_checkpoint_and_dispatch(
+      model, large_file, {.device_map = DeviceMap{{"", "disk"}}, .max_memory = {{"cpu", bound}}});
+  EXPECT_TRUE(output_of(model).allclose(expected, 1e-5, 1e-6));
+  EXPECT_GT(resident_bytes(), before + 36 * kMiB) << "units stay while there is room";
+  const at::Tensor taken = at::ones({int64_t{80} << 20}, at::kByte);
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_TRUE(output_of(model).allclose(expected, 1e-5, 1e-6));
+    EXPECT_LT(resident_bytes(), bound);
   }
 }
 

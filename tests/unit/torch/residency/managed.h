@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -28,6 +29,7 @@ struct HostMemory {
   std::vector<std::vector<char>> units;  // values; written by stores
   // Called before each fill by the filling thread, without a lock; may sleep and may throw.
   std::function<void(size_t unit)> before_fill;
+  std::atomic<bool> room_ahead{true};  // for units that are not needed yet
 
   std::vector<Fill> fills() const;
   size_t fill_count() const { return fills().size(); }
@@ -44,6 +46,7 @@ struct HostMemory {
 class HostMemorySource : public residency::Source {
  public:
   explicit HostMemorySource(HostMemory& memory) : memory_(memory) {}
+  bool has_room_ahead(size_t) override { return memory_.room_ahead; }
   void fill(size_t unit, void* memory) override;
   void store(size_t unit, const void* memory) override;
 

@@ -50,6 +50,13 @@ TEST_P(Prefetch, ManyPasses_RightResults) {
             static_cast<size_t>(GetParam() + 2) * stack.managed.largest_unit());
 }
 
+TEST_P(Prefetch, SourceWithoutRoom_EveryFillByTheUser) {
+  Stack stack({.prefetch = GetParam()});
+  stack.managed.memory.room_ahead = false;
+  for (int i = 0; i < 3; ++i) EXPECT_FLOAT_EQ(stack.pass(), stack.expected);
+  EXPECT_EQ(stack.managed.memory.fills_elsewhere(), 0u);
+}
+
 TEST_P(Prefetch, OrderChanges_LearntAgain) {
   Stack stack({.prefetch = GetParam()});
   stack.pass();

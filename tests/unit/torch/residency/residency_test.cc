@@ -55,6 +55,30 @@ TEST(Residency, Sticky_StaysUntilReleased) {
   EXPECT_FALSE(first.resident.load());
 }
 
+TEST(Residency, StickyLetGo_LeavesAndComesAgain) {
+  Stack stack;
+  Unit& first = stack.managed.unit("0");
+  first.sticky = true;
+  const at::Tensor loss = stack.layers.forward(kUp);
+  stack.managed.residency().let_go(first);
+  EXPECT_FALSE(first.resident.load());
+  EXPECT_EQ(stack.managed.resident_units(), 1u);
+  loss.backward();
+  EXPECT_EQ(stack.managed.memory.fills_of(0), 2u);
+}
+
+TEST(Residency, StickyLetGoWhilePinned_LeavesAfterItsUse) {
+  Stack stack;
+  Unit& first = stack.managed.unit("0");
+  first.sticky = true;
+  stack.managed.residency().use(first);
+  stack.managed.residency().let_go(first);
+  EXPECT_TRUE(first.resident.load());
+  Residency::unpin(first);
+  stack.layers.forward(kUp);
+  EXPECT_FALSE(first.resident.load());
+}
+
 TEST(Residency, FailingOnDemand_ThrownByTheOperation) {
   Stack stack;
   stack.managed.memory.before_fill = [](size_t unit) {
