@@ -63,7 +63,9 @@ void bind_to_core(int local_rank) {
   }
 }
 
-db_op all_reduce(float* data, uint64_t count) {
+}  // namespace
+
+db_op all_reduce_of(float* data, uint64_t count) {
   db_op op{};
   op.kind = DB_ALL_REDUCE;
   op.dtype = DB_F32;
@@ -74,8 +76,6 @@ db_op all_reduce(float* data, uint64_t count) {
   op.memory = DB_MEMORY_HOST;
   return op;
 }
-
-}  // namespace
 
 Session::Session(int argc, char** argv)
     : config_(config::load_config(config::take_config_arguments(argc, argv))),
@@ -120,13 +120,13 @@ Session::Session(int argc, char** argv)
 
 Candidate Session::blocking() {
   return {.name = "coupler blocking", .prepare = [this](float* data, uint64_t count) {
-            return [this, op = all_reduce(data, count)] { communicator_->run(op); };
+            return [this, op = all_reduce_of(data, count)] { communicator_->run(op); };
           }};
 }
 
 Candidate Session::asynchronous() {
   return {.name = "coupler asynchronous", .prepare = [this](float* data, uint64_t count) {
-            return [this, op = all_reduce(data, count)] { communicator_->submit(op).wait(); };
+            return [this, op = all_reduce_of(data, count)] { communicator_->submit(op).wait(); };
           }};
 }
 

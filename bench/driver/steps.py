@@ -4,7 +4,7 @@ import os
 
 from . import children
 from .report import Bar, Row
-from .turns import Group
+from .turns import Group, together
 
 STEPS = {"mlp": 50, "gpt": 12}  # per turn
 # Long enough for allocators, connections and bucket tuning to settle.
@@ -25,7 +25,7 @@ def open_groups(context, model, stack):
         return [[context.python, context.script("train_in_turns.py"), "--model", model, "--control",
                  path, "--rank", str(rank), "--world", "2", "--meet", meet] for rank in range(2)]
 
-    groups = {"single": ours("single-" + model, 1, lambda words: words)}
+    groups = {name: ours(f"{name}-{model}", 1, lambda words: words) for name in ("single", "other")}
     for backend in ("gloo_cpu", "mpi"):
         groups[backend] = ours(f"{backend}-{model}", 2,
                                lambda words, b=backend: context.launch(2, b, *words))
@@ -47,7 +47,8 @@ def train(context, model):
                  "py-single-fused": (groups["python"], "single-fused", [0]),
                  "py-single": (groups["python"], "single", [0])}
         check_same_training(model, groups, sides)
-        speed = {name: [] for name in sides}
+        groups["other"].turn("ours", WARM_UP)
+        speed = {name: [] for name in (*sides, "apart")}
         cpu = {name: [] for name in sides}
         for round_number in range(context.rounds_or(9)):
             # Each round starts with another side; every other round runs in reverse order.
@@ -57,6 +58,8 @@ def train(context, model):
                 seconds, used, _ = group.turn(mode, steps, ranks)
                 speed[name].append(steps / seconds)
                 cpu[name].append(1e3 * used / steps)
+            speed["apart"].append(
+                steps / together((groups["single"], groups["other"]), "ours", steps))
         for group in groups.values():
             if group.idle_share() > 0.02:
                 context.say(f"warning: {group.name} used {group.idle_share():.1%} of a core "
@@ -85,22 +88,24 @@ def rows_of(context, model):
     context.need_python("torch")
     speed, cpu = train(context, model)
 
-    def row(title, ours, peer, bar=None):
+    def row(title, ours, peer, bar=None, limit=False):
         extra = {"ours_cpu_ms": sorted(cpu[ours])[len(cpu[ours]) // 2],
                  "peer_cpu_ms": sorted(cpu[peer])[len(cpu[peer]) // 2]}
         return Row(f"{model} {title}", "steps/s", speed[ours], speed[peer],
-                   bar and Bar(">=", bar), extra=extra)
+                   bar and Bar(">=", bar), extra=extra, limit=speed["apart"] if limit else None,
+                   limit_name="two processes at once that do not communicate")
 
     rows = []
     for backend in ("gloo_cpu", "mpi"):
-        rows.append(row(f"2 ranks {backend} / DDP AdamW", backend, "ddp", BARS[model][backend]))
-        rows.append(row(f"2 ranks {backend} / DDP fused AdamW", backend, "ddp-fused"))
+        rows.append(row(f"2 ranks {backend} / DDP AdamW", backend, "ddp", BARS[model][backend],
+                        limit=True))
+        rows.append(row(f"2 ranks {backend} / DDP fused AdamW", backend, "ddp-fused", limit=True))
     rows.append(row("1 process / Python fused AdamW", "single", "py-single-fused",
                     1.0 if model == "gpt" else None))
     rows.append(row("1 process / Python AdamW", "single", "py-single"))
     for backend in ("gloo_cpu", "mpi"):
         rows.append(row(f"2 ranks {backend} / alone (scaling)", backend, "single",
-                        0.88 if model == "gpt" else None))
+                        0.88 if model == "gpt" else None, limit=True))
     rows.append(row("Python: DDP / alone (scaling)", "ddp", "py-single"))
     return rows
 

@@ -1,7 +1,8 @@
 // GPU operations, measured against the layer below us:
-//   bench gpu submit ROUNDS    host microseconds to submit an all_reduce of 1 KiB with world size
-//   1;
-//                              prints "OURS RAW" per round, where RAW is ncclAllReduce itself
+//   bench gpu submit ROUNDS    host microseconds to submit an all_reduce of 1 KiB with world 1;
+//                              prints "OURS RAW ORDERED" per round, where RAW is ncclAllReduce
+//                              itself, and ORDERED adds the three calls of CUDA that order it
+//                              after and before other work, on a stream of its own
 //   bench gpu stream ROUNDS    GB/s of weights streamed from page-locked memory during a forward,
 //                              and of plain copies of the same size; prints "OURS COPY" per round
 #include <ATen/Functions.h>
@@ -56,6 +57,40 @@ struct RawNccl {
   Comm comm = nullptr;
 };
 
+// CUDA's own functions, from the runtime that LibTorch has already loaded.
+class OrderedNccl {
+ public:
+  explicit OrderedNccl(const RawNccl& nccl) : nccl_(nccl) {
+    const auto create_stream = function<int(void**, unsigned)>("cudaStreamCreateWithFlags");
+    const auto create_event = function<int(void**, unsigned)>("cudaEventCreateWithFlags");
+    constexpr unsigned kNonBlocking = 1, kDisableTiming = 2;
+    if (create_stream(&own_, kNonBlocking) != 0 || create_event(&ready_, kDisableTiming) != 0 ||
+        create_event(&done_, kDisableTiming) != 0) {
+      throw std::runtime_error("CUDA makes no stream or event");
+    }
+  }
+  void all_reduce(void* data, size_t count, int type, int sum, void* stream) const {
+    record_(ready_, stream);
+    wait_(own_, ready_, 0);
+    nccl_.all_reduce(data, data, count, type, sum, nccl_.comm, own_);
+    record_(done_, own_);
+  }
+
+ private:
+  template <class Function>
+  static Function* function(const char* name) {
+    void* const found = ::dlsym(RTLD_DEFAULT, name);
+    if (found == nullptr) throw std::runtime_error(std::string("CUDA's runtime has no ") + name);
+    return reinterpret_cast<Function*>(found);
+  }
+
+  const RawNccl& nccl_;
+  int (*const record_)(void*, void*) = function<int(void*, void*)>("cudaEventRecord");
+  int (*const wait_)(void*, void*,
+                     unsigned) = function<int(void*, void*, unsigned)>("cudaStreamWaitEvent");
+  void *own_ = nullptr, *ready_ = nullptr, *done_ = nullptr;
+};
+
 void submit(int rounds, c10::Device device) {
   constexpr int kCalls = 2000, kFloat32 = 7, kSum = 0;
   config::BackendConfig backend;
@@ -96,9 +131,21 @@ void submit(int rounds, c10::Device device) {
     return seconds;
   };
   theirs();
+  const OrderedNccl ordered(raw);
+  const auto in_order = [&] {
+    const double seconds = seconds_of([&] {
+      for (int i = 0; i < kCalls; ++i) {
+        ordered.all_reduce(op.recv, op.count, kFloat32, kSum, op.stream);
+      }
+    });
+    synchronize(device);
+    return seconds;
+  };
+  in_order();
   for (int round = 0; round < rounds; ++round) {
-    const double mine = ours(), raw_seconds = theirs();
-    std::printf("%.4f %.4f\n", mine / kCalls * 1e6, raw_seconds / kCalls * 1e6);
+    const double mine = ours(), raw_seconds = theirs(), ordered_seconds = in_order();
+    std::printf("%.4f %.4f %.4f\n", mine / kCalls * 1e6, raw_seconds / kCalls * 1e6,
+                ordered_seconds / kCalls * 1e6);
   }
 }
 
