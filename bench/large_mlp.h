@@ -14,8 +14,9 @@ class LargeMLPImpl : public torch::nn::Module {
   static constexpr int64_t kWidth = 4096;
   static constexpr int kLayers = 12;
 
-  LargeMLPImpl() : blocks_(register_module("blocks", torch::nn::ModuleList())) {
-    for (int i = 0; i < kLayers; ++i) blocks_->push_back(torch::nn::Linear(kWidth, kWidth));
+  explicit LargeMLPImpl(int64_t width = kWidth)
+      : blocks_(register_module("blocks", torch::nn::ModuleList())) {
+    for (int i = 0; i < kLayers; ++i) blocks_->push_back(torch::nn::Linear(width, width));
   }
   at::Tensor forward(at::Tensor x) {
     for (const auto& block : *blocks_) x = at::relu(block->as<torch::nn::Linear>()->forward(x));

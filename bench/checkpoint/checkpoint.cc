@@ -8,6 +8,7 @@
 //   keep, load     saves to FOLDER/kept, or loads it
 //   save           saves to FOLDER/measured
 //   raw            writes that many bytes to FOLDER/measured and forces them to disk
+//   read           reads that many bytes of the files in FOLDER/kept into memory
 //   clear          removes the files of save and raw, and waits for the disk
 // The answer in place of a loss is the peak growth of the process's memory in MiB; with the suffix
 // "-anonymous" on the mode, of its anonymous memory only.
@@ -26,6 +27,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -41,6 +43,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kWidth = LargeMLPImpl::kWidth, kBatch = 4;
+constexpr int64_t kPiece = int64_t{16} << 20;  // of plain writes and reads
 
 // The best the disk can do: writes a file from memory in large pieces, then calls fsync.
 void write_plainly(const std::string& path, int64_t bytes, const at::Tensor& from) {
@@ -54,11 +57,32 @@ void write_plainly(const std::string& path, int64_t bytes, const at::Tensor& fro
   const auto* const begin = static_cast<const char*>(from.const_data_ptr());
   for (int64_t done = 0; done < bytes;) {
     const int64_t at = done % room;
-    const int64_t size = std::min({bytes - done, room - at, int64_t{16} << 20});
+    const int64_t size = std::min({bytes - done, room - at, kPiece});
     done += check(::write(file, begin + at, static_cast<size_t>(size)));
   }
   check(::fsync(file));
   ::close(file);
+}
+
+// Reads from the folder's files one after the other, over and over into the same memory.
+void read_plainly(const std::string& folder, int64_t bytes, const at::Tensor& into) {
+  auto* const begin = static_cast<char*>(into.mutable_data_ptr());
+  const auto room = static_cast<int64_t>(into.nbytes());
+  int64_t done = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    ssize_t got = file < 0 ? -1 : 1;
+    while (got > 0 && done < bytes) {
+      const int64_t at = done % room;
+      const int64_t size = std::min({bytes - done, room - at, kPiece});
+      got = ::read(file, begin + at, static_cast<size_t>(size));
+      done += std::max<int64_t>(got, 0);
+    }
+    if (got < 0) throw std::system_error(errno, std::generic_category(), entry.path());
+    ::close(file);
+  }
+  if (done != bytes) throw std::runtime_error(folder + " has too few bytes to read");
 }
 
 // Keeps the folder itself, because the job holds it.
@@ -91,6 +115,7 @@ int program(int argc, char** argv) {
   auto [net, opt, batches] = accelerator.prepare(model, optimizer, loader);
   // The size and kind of the largest tensor of a checkpoint.
   const at::Tensor plain = at::randn({kWidth, kWidth});
+  at::Tensor into;  // more than any cache holds
 
   const auto train = [&, &net = net, &opt = opt, &batches = batches](int64_t steps) {
     for (int64_t done = 0; done < steps;) {
@@ -112,6 +137,11 @@ int program(int argc, char** argv) {
        [&](int64_t bytes) {
          fs::create_directories(measured);
          write_plainly(measured + "/plain_" + std::to_string(accelerator.rank()), bytes, plain);
+       }},
+      {"read",
+       [&](int64_t bytes) {
+         if (!into.defined()) into = at::ones({4, kWidth, kWidth});
+         read_plainly(kept, bytes, into);
        }},
       {"clear", [&](int64_t) {
          if (accelerator.rank() == 0) remove_written(measured);

@@ -64,7 +64,9 @@ void bind_to_core(int local_rank) {
   }
 }
 
-db_op all_reduce(float* data, uint64_t count) {
+}  // namespace
+
+db_op all_reduce_of(float* data, uint64_t count) {
   db_op op{};
   op.kind = DB_ALL_REDUCE;
   op.dtype = DB_F32;
@@ -76,9 +78,11 @@ db_op all_reduce(float* data, uint64_t count) {
   return op;
 }
 
+namespace {
+
 Candidate sum_over(std::string name, const std::shared_ptr<comm::Communicator>& communicator) {
   return {.name = std::move(name), .prepare = [communicator](float* data, uint64_t count) {
-            return [communicator, op = all_reduce(data, count)] { communicator->run(op); };
+            return [communicator, op = all_reduce_of(data, count)] { communicator->run(op); };
           }};
 }
 
@@ -156,7 +160,7 @@ Candidate Session::on_peer_memory() {
 
 Candidate Session::asynchronous() {
   return {.name = "coupler asynchronous", .prepare = [this](float* data, uint64_t count) {
-            return [this, op = all_reduce(data, count)] { communicator_->submit(op).wait(); };
+            return [this, op = all_reduce_of(data, count)] { communicator_->submit(op).wait(); };
           }};
 }
 

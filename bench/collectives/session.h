@@ -45,6 +45,9 @@ class Session {
   std::shared_ptr<comm::Communicator> beside_;  // null: no other backend
 };
 
+// The operation of our contenders: a sum in place.
+db_op all_reduce_of(float* data, uint64_t count);
+
 // Runs the body of a main function, prints any exception, and returns the exit code.
 int guarded(const std::function<void()>& body);
 

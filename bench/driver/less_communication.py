@@ -135,7 +135,8 @@ def loss_rows(context):
 
     def row(kind, peer, peer_loss, bar):
         return Row(f"gpt 2 ranks: loss after {TRAINED} steps, {kind} / {peer}", "nats a byte",
-                   [losses[kind]], [peer_loss], bar, less_is_better=True, faster=False)
+                   [losses[kind]], [peer_loss], bar, less_is_better=True, faster=False,
+                   limit=[torch_losses[kind]] if bar else None, limit_name="PyTorch's own hook")
 
     return [row(kind, "none", losses["none"], Bar("<=", 1.02)) for kind in BARS] + [
         row(kind, f"{kind} in PyTorch", torch_losses[kind], None) for kind in TRAINED_WITH]
@@ -161,7 +162,9 @@ def measure(context, network):
             rows.append(Row(f"gpt 2 ranks {network}: {kind} / none", "ms", column(kind, 0),
                             column("none", 0), bar, less_is_better=True,
                             extra={"ours_cpu_ms": statistics.median(column(kind, 1)),
-                                   "peer_cpu_ms": statistics.median(column("none", 1))}))
+                                   "peer_cpu_ms": statistics.median(column("none", 1))},
+                            limit=column("nothing sent", 0) if bar else None,
+                            limit_name="nothing sent"))
     return rows
 
 

@@ -6,8 +6,9 @@ from . import children
 from .report import Bar, Row
 
 LIMIT = 900
-PARAMETERS = 12 * (4096 * 4096 + 4096)
-UNIT = 4096 * 4096 + 4096  # elements of one layer
+WIDTH = 4096
+UNIT = WIDTH * WIDTH + WIDTH  # elements of one layer
+PARAMETERS = 12 * UNIT
 RANKS = 2
 # Theoretical bytes per rank of each stage (parameters, gradients, AdamW's state, all fp32) + 5 %.
 LIMITS = {
@@ -36,9 +37,9 @@ def highest(folder, ranks=RANKS):
     return max(figures)
 
 
-def peak(context, command, ranks=RANKS):
+def peak(context, command, ranks=RANKS, width=WIDTH):
     folder = fresh_folder(context)
-    children.run([*command, "--report", folder], context.folder, LIMIT)
+    children.run([*command, "--width", str(width), "--report", folder], context.folder, LIMIT)
     return highest(folder, ranks)
 
 

@@ -24,31 +24,36 @@ def layers(context):
     for name, (ranks, backend, options, theory) in SIDES.items():
         command = context.launch(ranks, backend, *context.bench("memory"), options=options)
         ours = peak(context, command, ranks)
+        runtime = peak(context, command, ranks, width=64)
         rows.append(Row(f"MLP 201M, {name} / theory + 5 %", "MiB", [ours], [1.05 * theory / MIB],
                         Bar("<=", 1.0), less_is_better=True, faster=False,
-                        extra={"of_theory": round(ours * MIB / theory, 4)}))
+                        extra={"of_theory": round(ours * MIB / theory, 4)},
+                        limit=[theory / MIB + runtime],
+                        limit_name="theory, and the peak of such ranks with layers of width 64"))
     return rows
 
 
 def sequences(context):
     """The first figure of a group is the loss of a short sequence, which must not depend on ranks."""
     program = [*context.bench("long_sequence"), "--control"]
-    commands = {1: lambda path: [[*program, path]],
-                CONTEXT: lambda path: [context.launch(CONTEXT, "shm", *program, path,
-                                                      options=(f"parallel.context={CONTEXT}",))]}
+    alone = lambda path: [[*program, path]]
+    divided = lambda path: [context.launch(CONTEXT, "shm", *program, path,
+                                           options=(f"parallel.context={CONTEXT}",))]
     losses, peaks = {}, {}
-    for ranks, command in commands.items():
-        group = Group(f"sequence-{ranks}", context.folder, ranks, command)
+    for name, ranks, command, parts in (("whole", 1, alone, 1), ("part", 1, alone, CONTEXT),
+                                        ("divided", CONTEXT, divided, 1)):
+        group = Group(f"sequence-{name}", context.folder, ranks, command)
         with contextlib.closing(group):
-            losses[ranks] = group.turn("short", 1)[2]
-            group.turn("long", 1)
-            peaks[ranks] = max(group.figures)
-    if abs(losses[1] - losses[CONTEXT]) > 1e-5:
+            losses[name] = group.turn("short", 1)[2]
+            group.turn("long", parts)
+            peaks[name] = max(group.figures)
+    if abs(losses["whole"] - losses["divided"]) > 1e-5:
         raise children.Failed(f"mesh-memory: the losses differ: {losses}")
     return [Row(f"activations of 8192 tokens, context {CONTEXT} / one process", "MiB",
-                [peaks[CONTEXT]], [peaks[1]],
+                [peaks["divided"]], [peaks["whole"]],
                 Bar("<=", 1.1 / CONTEXT, text=f"ratio <= 1/{CONTEXT} + 10 %"),
-                less_is_better=True, faster=False)]
+                less_is_better=True, faster=False, limit=[peaks["part"]],
+                limit_name=f"one process with a sequence of 8192 / {CONTEXT} tokens")]
 
 
 def mesh_memory(context):

@@ -29,6 +29,8 @@ class Row:
 
     The ratio is ours / peer, per round; its median is compared with the bar. For times it is
     peer / ours, so that more is better, unless `faster` is False.
+
+    The limit is what ours could reach at best, measured in the same rounds.
     """
     name: str
     unit: str
@@ -38,17 +40,24 @@ class Row:
     less_is_better: bool = False
     faster: bool = True
     extra: dict = dataclasses.field(default_factory=dict)
+    limit: list = None
+    limit_name: str = ""  # what the limit is
 
-    def ratios(self):
+    def __post_init__(self):
+        if self.limit is not None and len(self.limit) != len(self.ours):
+            raise ValueError(f"{self.name}: {len(self.limit)} limits of {len(self.ours)} rounds")
+
+    def ratios(self, ours=None):
         turned = self.less_is_better and self.faster
-        return [p / o if turned else o / p for o, p in zip(self.ours, self.peer)]
+        return [p / o if turned else o / p for o, p in zip(ours or self.ours, self.peer)]
 
-    def values(self):
+    def values(self, ours=None):
+        """What the bar is compared with, for each round; also if ours were other values."""
         if self.bar and self.bar.of == "difference":
-            return [o - p for o, p in zip(self.ours, self.peer)]
+            return [o - p for o, p in zip(ours or self.ours, self.peer)]
         if self.bar and self.bar.of == "ours":
-            return self.ours
-        return self.ratios()
+            return ours or self.ours
+        return self.ratios(ours)
 
     def verdict(self):
         """"pass" if the median of the rounds reaches the bar, otherwise "miss"."""
@@ -67,6 +76,10 @@ class Row:
             row["difference"] = figure(statistics.median(values))
             row["difference_min"] = figure(min(values))
             row["difference_max"] = figure(max(values))
+        if self.limit:
+            row["limit"] = figure(statistics.median(self.limit))
+            row["limit_of"] = self.limit_name
+            row["value_at_limit"] = figure(statistics.median(self.values(self.limit)))
         return row | self.extra
 
 
@@ -83,20 +96,25 @@ def geometric_mean_row(name, rows, bar):
 
 
 def table(rows):
-    head = ["", "ours", "peer", "unit", "ratio", "min", "max", "bar", "value", ""]
+    head = ["", "ours", "peer", "limit", "unit", "ratio", "min", "max", "bar", "value", "at limit",
+            "", ""]
     lines = [head]
     for row in rows:
         data = row.as_json()
-        reached = ""
+        reached = limit = at_limit = limit_name = ""
         if row.bar:
             reached = f"{statistics.median(row.values()):.3g}"
-        lines.append([row.name, f"{data['ours']:.4g}", f"{data['peer']:.4g}", row.unit,
+        if row.limit:
+            limit, at_limit = f"{data['limit']:.4g}", f"{data['value_at_limit']:.3g}"
+            limit_name = "limit: " + row.limit_name
+        lines.append([row.name, f"{data['ours']:.4g}", f"{data['peer']:.4g}", limit, row.unit,
                       f"{data['ratio']:.3g}", f"{data['ratio_min']:.3g}",
-                      f"{data['ratio_max']:.3g}", data["bar"] or "", reached, row.verdict()])
+                      f"{data['ratio_max']:.3g}", data["bar"] or "", reached, at_limit,
+                      row.verdict(), limit_name])
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     text = ""
     for line in lines:
-        cells = [cell.ljust(w) if i in (0, 3, 7, 9) else cell.rjust(w)
+        cells = [cell.ljust(w) if i in (0, 4, 8, 11, 12) else cell.rjust(w)
                  for i, (cell, w) in enumerate(zip(line, widths))]
         text += "  ".join(cells).rstrip() + "\n"
     return text

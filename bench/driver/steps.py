@@ -4,7 +4,7 @@ import os
 
 from . import children
 from .report import Bar, Row
-from .turns import Group
+from .turns import Group, together
 
 STEPS = {"mlp": 50, "gpt": 12}  # per turn
 # Long enough for allocators, connections and bucket tuning to settle.
@@ -12,8 +12,6 @@ WARM_UP = 32
 TRANSPORTS = ("gloo_cpu", "mpi", "shm")
 BARS = {"mlp": {"gloo_cpu": 1.7, "mpi": 2.4, "shm": 2.6}, "gpt": {"gloo_cpu": 1.2, "mpi": 1.4}}
 SCALING = {"gpt": {"gloo_cpu": 0.88, "mpi": 0.88}}
-# Two ranks that train at the same time and send each other nothing.
-APART = ("communication.local_sgd_steps=1000000000",)
 
 
 def open_groups(context, model, stack):
@@ -29,12 +27,10 @@ def open_groups(context, model, stack):
         return [[context.python, context.script("train_in_turns.py"), "--model", model, "--control",
                  path, "--rank", str(rank), "--world", "2", "--meet", meet] for rank in range(2)]
 
-    groups = {"single": ours("single-" + model, 1, lambda words: words)}
+    groups = {name: ours(f"{name}-{model}", 1, lambda words: words) for name in ("single", "other")}
     for backend in TRANSPORTS:
         groups[backend] = ours(f"{backend}-{model}", 2,
                                lambda words, b=backend: context.launch(2, b, *words))
-    groups["apart"] = ours(f"apart-{model}", 2,
-                           lambda words: context.launch(2, "shm", *words, options=APART))
     groups["python"] = stack.enter_context(contextlib.closing(
         Group("python-" + model, context.folder, 2, python)))
     return groups
@@ -51,11 +47,11 @@ def train(context, model):
                  "ddp-fused": (groups["python"], "ddp-fused", None),
                  "single": (groups["single"], "ours", None),
                  "shm": (groups["shm"], "ours", None),
-                 "apart": (groups["apart"], "ours", None),
                  "py-single-fused": (groups["python"], "single-fused", [0]),
                  "py-single": (groups["python"], "single", [0])}
         check_same_training(model, groups, sides)
-        speed = {name: [] for name in sides}
+        groups["other"].turn("ours", WARM_UP)
+        speed = {name: [] for name in (*sides, "apart")}
         cpu = {name: [] for name in sides}
         for round_number in range(context.rounds_or(9)):
             # Each round starts with another side; every other round runs in reverse order.
@@ -65,6 +61,8 @@ def train(context, model):
                 seconds, used, _ = group.turn(mode, steps, ranks)
                 speed[name].append(steps / seconds)
                 cpu[name].append(1e3 * used / steps)
+            speed["apart"].append(
+                steps / together((groups["single"], groups["other"]), "ours", steps))
         for group in groups.values():
             if group.idle_share() > 0.02:
                 context.say(f"warning: {group.name} used {group.idle_share():.1%} of a core "
@@ -93,22 +91,24 @@ def rows_of(context, model):
     context.need_python("torch")
     speed, cpu = train(context, model)
 
-    def row(title, ours, peer, bar=None):
-        extra = {"ours_cpu_ms": sorted(cpu[ours])[len(cpu[ours]) // 2],
-                 "peer_cpu_ms": sorted(cpu[peer])[len(cpu[peer]) // 2]}
+    def row(title, ours, peer, bar=None, limit=False):
+        extra = {f"{side}_cpu_ms": sorted(cpu[name])[len(cpu[name]) // 2]
+                 for side, name in (("ours", ours), ("peer", peer)) if name in cpu}
         return Row(f"{model} {title}", "steps/s", speed[ours], speed[peer],
-                   bar and Bar(">=", bar), extra=extra)
+                   bar and Bar(">=", bar), extra=extra, limit=speed["apart"] if limit else None,
+                   limit_name="two processes at once that do not communicate")
 
     rows = []
     for backend in TRANSPORTS:
-        rows.append(row(f"2 ranks {backend} / DDP AdamW", backend, "ddp", BARS[model].get(backend)))
-        rows.append(row(f"2 ranks {backend} / DDP fused AdamW", backend, "ddp-fused"))
+        rows.append(row(f"2 ranks {backend} / DDP AdamW", backend, "ddp", BARS[model].get(backend),
+                        limit=True))
+        rows.append(row(f"2 ranks {backend} / DDP fused AdamW", backend, "ddp-fused", limit=True))
     rows.append(row("1 process / Python fused AdamW", "single", "py-single-fused",
                     1.0 if model == "gpt" else None))
     rows.append(row("1 process / Python AdamW", "single", "py-single"))
     for backend in TRANSPORTS:
         rows.append(row(f"2 ranks {backend} / alone (scaling)", backend, "single",
-                        SCALING.get(model, {}).get(backend)))
+                        SCALING.get(model, {}).get(backend), limit=True))
     rows.append(row("2 ranks shm / without communication", "shm", "apart",
                     0.95 if model == "mlp" else None))
     rows.append(row("Python: DDP / alone (scaling)", "ddp", "py-single"))

@@ -1,13 +1,16 @@
 // The full loop of a training program (loader, accumulation, clipping, schedule), in turns, driven
-// by bench/run: bench loop [--bare] [--model mlp|conv-net|gpt] --control SOCKET. A turn is a number
-// of whole epochs. --bare runs only forward and backward of the MLP, which every side must compute:
-// a lower bound for any loop. The counterpart is bench/python/loop_in_turns.py.
+// by bench/run: bench loop [--kernels] [--model mlp|conv-net|gpt] --control SOCKET. A turn is a
+// number of whole epochs. --kernels calls only LibTorch's kernels of the MLP's steps, on the same
+// batch: what any loop over LibTorch reaches at best. The counterpart is
+// bench/python/loop_in_turns.py.
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <coupler/accelerator.h>
 #include <coupler/data_loader.h>
 #include <coupler/error.h>
 #include <torch/optim/adamw.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,10 +22,10 @@
 namespace coupler::bench::loop {
 namespace {
 
-constexpr int64_t kBatch = 64, kSteps = 100000;
+constexpr int64_t kBatch = 64, kSteps = 100000, kAccumulated = 2;
 
 struct Arguments {
-  bool bare = false;
+  bool kernels = false;
   std::string model = "mlp", control;
 };
 
@@ -30,8 +33,8 @@ Arguments parse(int argc, char** argv) {
   Arguments given;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--bare") {
-      given.bare = true;
+    if (word == "--kernels") {
+      given.kernels = true;
     } else if ((word == "--model" || word == "--control") && i + 1 < argc) {
       (word == "--model" ? given.model : given.control) = argv[++i];
     } else {
@@ -40,7 +43,7 @@ Arguments parse(int argc, char** argv) {
     }
   }
   if (given.control.empty()) {
-    throw Error(ErrorCode::kUsage, "usage: bench loop [--bare] [--model NAME] --control SOCKET",
+    throw Error(ErrorCode::kUsage, "usage: bench loop [--kernels] [--model NAME] --control SOCKET",
                 {.subject = "bench loop", .hint = "start it with bench/run"});
   }
   return given;
@@ -84,17 +87,39 @@ void run(Accelerator& accelerator, const Arguments& given, Model model, const Te
       last);
 }
 
-void run_bare(Accelerator& accelerator, const Arguments& given) {
+void run_kernels(Accelerator& accelerator, const Arguments& given) {
   const at::Tensor data = at::rand({kBatch, 784}), target = at::randint(10, {kBatch}, at::kLong);
   auto model = bench::make_mlp();
+  const std::vector<at::Tensor> parameters = model->parameters();
+  std::vector<at::Tensor> first_moments, second_moments, numbers;
+  for (const at::Tensor& parameter : parameters) {
+    first_moments.push_back(at::zeros_like(parameter));
+    second_moments.push_back(at::zeros_like(parameter));
+    numbers.push_back(at::zeros({}));
+  }
+  const auto update = [&] {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+    double power = 0;
+    for (const at::Tensor& norm : at::_foreach_norm(gradients)) {
+      power += std::pow(norm.item<double>(), 2);
+    }
+    if (power > 1) at::_foreach_mul_(gradients, 1 / std::sqrt(power));
+    at::_foreach_add_(numbers, 1);
+    at::_fused_adamw_(parameters, gradients, first_moments, second_moments, {}, numbers,
+                      /*lr=*/1e-3, /*beta1=*/0.9, /*beta2=*/0.999, /*weight_decay=*/1e-2,
+                      /*eps=*/1e-8, /*amsgrad=*/false, /*maximize=*/false);
+    model->zero_grad();
+  };
   at::Tensor last;
   serve(
       accelerator, given, 0,
       [&](const std::string&, int64_t steps) {
         for (int64_t done = 0; done < steps; ++done) {
           last = bench::loss_of(model->forward(data), target);
-          last.backward();
-          model->zero_grad();
+          (last / kAccumulated).backward();
+          if (done % kAccumulated == kAccumulated - 1) update();
         }
       },
       last);
@@ -114,10 +139,10 @@ TensorDataset texts(int64_t samples) {
 }  // namespace
 
 int program(int argc, char** argv) {
-  Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = 2});
+  Accelerator accelerator(argc, argv, {.gradient_accumulation_steps = kAccumulated});
   const Arguments given = parse(argc, argv);
-  if (given.bare) {
-    run_bare(accelerator, given);
+  if (given.kernels) {
+    run_kernels(accelerator, given);
   } else if (given.model == "gpt") {
     run(accelerator, given, bench::make_gpt(), texts(160), 4);
   } else if (given.model == "conv-net") {

@@ -1,7 +1,8 @@
 // Forward and backward of a GPT over a long sequence, which a context group may divide, driven by
 // bench/run: bench long_sequence --control SOCKET, plus configuration arguments. One thread per
 // process. Modes: short, which makes the gradients and answers the loss of a short sequence; long,
-// whose answer in place of a loss is the MiB by which the process's memory grew at the peak.
+// whose number n says that one n-th of the sequence is enough, and whose answer in place of a loss
+// is the MiB by which the process's memory grew at the peak.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -56,13 +57,13 @@ int program(int argc, char** argv) {
   control.serve(accelerator.rank(), parameters,
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train =
-                     [&](const std::string& mode, int64_t) {
+                     [&](const std::string& mode, int64_t parts) {
                        if (mode == "short") {
                          figure = run(accelerator, net, kShortSequence);
                          return;
                        }
                        ExtraMemory extra(/*anonymous=*/false);
-                       run(accelerator, net, kOptions.sequence);
+                       run(accelerator, net, kOptions.sequence / parts);
                        figure = extra.mib();
                      },
                  .loss = [&] { return figure; }});

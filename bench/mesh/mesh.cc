@@ -1,7 +1,8 @@
 // Training steps of a model that a mesh divides, in turns with the whole one in one process, driven
 // by bench/run: bench mesh --control SOCKET --model MODEL, plus configuration arguments. One thread
 // per process. Models: products, an MLP of width 2048; attention, a GPT with sequences of 1024;
-// tensor and context, GPTs that bench/python/mesh_in_turns.py trains likewise.
+// tensor and context, GPTs that bench/python/mesh_in_turns.py trains likewise; context_half, the
+// latter on one of its two sequences.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -118,8 +119,10 @@ Step step_of(Accelerator& accelerator, const std::string& model) {
   if (model == "attention") return attention(accelerator);
   if (model == "tensor") return divided(accelerator, kShortTexts, 4);
   if (model == "context") return divided(accelerator, kLongTexts, 2);
-  throw Error(ErrorCode::kUsage, "no model '" + model + "'",
-              {.subject = "bench mesh", .hint = "products, attention, tensor or context"});
+  if (model == "context_half") return divided(accelerator, kLongTexts, 1);
+  throw Error(
+      ErrorCode::kUsage, "no model '" + model + "'",
+      {.subject = "bench mesh", .hint = "products, attention, tensor, context or context_half"});
 }
 
 }  // namespace

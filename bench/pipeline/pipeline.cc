@@ -1,6 +1,7 @@
 // Training and inference of a GPT in turns, driven by bench/run: bench pipeline --control SOCKET,
 // plus configuration arguments. One process runs the unsplit model on whole batches; several run a
-// pipeline, one thread per process. Modes: train, infer; steps: batches.
+// pipeline, one thread per process. Modes: train, infer, and for one process micro-train and
+// micro-infer, which compute as many micro-batches as the pipeline; steps: batches.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -47,17 +48,28 @@ int program(int argc, char** argv) {
 
   double figure = 0;
   std::function<void()> infer, backward;
+  int64_t parts = 1;  // of a batch, in one process
   std::vector<coupler::PipelineParallel> pipeline;
+  const auto loss_of_part = [&](int64_t part) {
+    const int64_t rows = kBatch / parts;
+    return loss_of(model->forward(data.narrow(0, part * rows, rows)),
+                   target.narrow(0, part * rows, rows)) /
+           parts;
+  };
   if (accelerator.world_size() == 1) {
     accelerator.prepare(model);
     infer = [&] {
       const at::NoGradGuard no_grad;
-      figure = loss_of(model->forward(data), target).item<double>();
+      figure = 0;
+      for (int64_t part = 0; part < parts; ++part) figure += loss_of_part(part).item<double>();
     };
     backward = [&] {
-      const at::Tensor loss = loss_of(model->forward(data), target);
-      accelerator.backward(loss);
-      figure = loss.item<double>();
+      figure = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        const at::Tensor loss = loss_of_part(part);
+        accelerator.backward(loss);
+        figure += loss.item<double>();
+      }
     };
   } else {
     pipeline.push_back(
@@ -76,8 +88,9 @@ int program(int argc, char** argv) {
                 {.ready = [&] { accelerator.wait_for_everyone(); },
                  .train =
                      [&](const std::string& mode, int64_t steps) {
+                       parts = mode.starts_with("micro-") ? kMicroBatches : 1;
                        for (int64_t i = 0; i < steps; ++i) {
-                         if (mode == "infer") {
+                         if (mode.ends_with("infer")) {
                            infer();
                            continue;
                          }

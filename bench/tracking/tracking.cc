@@ -1,8 +1,9 @@
 // The cost of tracking per step: the loop of bench steps over the MLP in one process, with 10
 // values per step logged to csv, jsonl, tensorboard and mlflow, and without, in turns. Prints per
 // round:
-//   WITHOUT WITH CPU_WITHOUT CPU_WITH LOG
-// in microseconds per step: wall time, CPU time of all threads, and time inside log() itself.
+//   WITHOUT WITH CPU_WITHOUT CPU_WITH LOG BESIDE
+// in microseconds per step: wall time, CPU time of all threads, time inside log() itself, and wall
+// time without tracking next to a thread that only takes as much CPU time as the trackers' threads.
 // MLFLOW_TRACKING_URI names a server.
 //   bench tracking --rounds N --steps N --folder FOLDER
 #include <ATen/Functions.h>
@@ -10,6 +11,8 @@
 #include <coupler/error.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -40,6 +43,32 @@ double processor_microseconds() {
 
 struct Cost {
   double step = 0, processor = 0, log = 0;  // microseconds
+};
+
+// Keeps a core busy for a share of the time and does nothing with it.
+class BusyThread {
+ public:
+  explicit BusyThread(double share)
+      : share_(share), thread_([this] {
+          constexpr Microseconds kPeriod(1000);
+          while (!over_) {
+            const auto start = Clock::now();
+            while (Clock::now() - start < share_ * kPeriod) {
+            }
+            std::this_thread::sleep_until(start + std::chrono::milliseconds(1));
+          }
+        }) {}
+  ~BusyThread() {
+    over_ = true;
+    thread_.join();
+  }
+  BusyThread(const BusyThread&) = delete;
+  BusyThread& operator=(const BusyThread&) = delete;
+
+ private:
+  const double share_;
+  std::atomic<bool> over_{false};
+  std::thread thread_;  // last: it uses the rest
 };
 
 class Loop {
@@ -119,8 +148,11 @@ int program(int argc, char** argv) {
     const Cost second = loop.turn(!tracked_first, steps);
     const Cost& without = tracked_first ? second : first;
     const Cost& with = tracked_first ? first : second;
-    std::printf("%.3f %.3f %.3f %.3f %.3f\n", without.step, with.step, without.processor,
-                with.processor, with.log);
+    const double trackers = std::max(0.0, with.processor - without.processor - with.log);
+    const BusyThread busy(std::min(1.0, trackers / with.step));
+    const Cost beside = loop.turn(false, steps);
+    std::printf("%.3f %.3f %.3f %.3f %.3f %.3f\n", without.step, with.step, without.processor,
+                with.processor, with.log, beside.step);
   }
   accelerator.end_training();
   return 0;
