@@ -192,7 +192,7 @@ void ForwardSegment::offload(Kept& kept) {
 }
 
 at::Tensor ForwardSegment::unpack(size_t number) {
-  let_go();  // on a thread other than forward's, nobody has left
+  let_go();  // a backward on another thread has not left its segment
   Saved& saved = saved_.at(number);
   if (offloaded_ != nullptr && back_.empty()) back_ = offloaded_->bring_back();
   at::Tensor result;

@@ -1,6 +1,5 @@
 #include "tensor_parallel/input_gradient.h"
 
-#include <ATen/Functions.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <utility>
