@@ -47,7 +47,7 @@ class SavedActivation final : public SavedVariableHooks {
 class CollectedActivation final : public SavedVariableHooks {
  public:
   explicit CollectedActivation(std::vector<at::Tensor>& list) : list_(list) {}
-  void call_pack_hook(const at::Tensor& tensor) override { list_.push_back(tensor.tensor_data()); }
+  void call_pack_hook(const at::Tensor& tensor) override { list_.push_back(tensor); }
   at::Tensor call_unpack_hook() override { return {}; }
 
  private:
@@ -182,6 +182,7 @@ void ForwardRecorder::close() {
 }
 
 void ForwardRecorder::leave() {
+  if (open_ != nullptr) open_->let_go();
   open_.reset();
   unit_ = kNoUnit;
 }

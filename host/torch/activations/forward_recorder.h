@@ -42,7 +42,7 @@ class ForwardRecorder {
   // segment.
   void close();
 
-  // Returns what autograd saves while compute runs; compute is not recorded.
+  // Returns what autograd saves while compute runs, with its graph; compute is not recorded.
   static std::vector<at::Tensor> saved_during(const std::function<void()>& compute);
 
  private:

@@ -30,11 +30,17 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
+  return storage_of(a) != nullptr && storage_of(a) == storage_of(b) &&
+         a.storage_offset() == b.storage_offset() && a.scalar_type() == b.scalar_type() &&
+         a.key_set() == b.key_set() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
 // Not memory that is filled without operations, such as by another rank, and not the next numbers
 // of a program's own generator.
 bool is_repeatable(const c10::OperatorHandle& op, const ForwardSegment::Stack& arguments) {
   const std::string& name = op.schema().name();
-  return name != "aten::empty" && name != "aten::empty_strided" &&
+  return name != "aten::empty" && name != "aten::empty_strided" && name != "aten::new_empty" &&
          std::none_of(arguments.begin(), arguments.end(),
                       [](const c10::IValue& argument) { return argument.isGenerator(); });
 }
@@ -106,6 +112,8 @@ void ForwardSegment::begin_call(const c10::OperatorHandle& op, const Stack& argu
         input.copied = argument.name() == "running_mean" || argument.name() == "running_var";
         call.inputs.push_back(std::move(input));
       });
+  // The next operation would draw the numbers that this one does not draw again.
+  if (call.once && repeatable && op.hasTag(at::Tag::nondeterministic_seeded)) recomputable_ = false;
   for (const Input& input : call.inputs) put(call.arguments, input.position, at::Tensor());
   in_call_ = true;
 }
@@ -133,6 +141,7 @@ size_t ForwardSegment::save(const at::Tensor& tensor) {
   saved.call = calls_.size() - 1;
   saved.nth = calls_.back().saves++;
   saved.sizes = tensor.sizes().vec();
+  if (!saved.made) inner_.push_back(tensor);
   return saved_.size() - 1;
 }
 
@@ -161,6 +170,7 @@ void ForwardSegment::close() {
   calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(needed), calls_.end());
   known_.clear();
   outside_.clear();
+  let_go();
   if (ActivationOffload::of_process().is_default()) offload();
 }
 
@@ -182,6 +192,7 @@ void ForwardSegment::offload(Kept& kept) {
 }
 
 at::Tensor ForwardSegment::unpack(size_t number) {
+  let_go();  // a backward on another thread has not left its segment
   Saved& saved = saved_.at(number);
   if (offloaded_ != nullptr && back_.empty()) back_ = offloaded_->bring_back();
   at::Tensor result;
@@ -202,14 +213,20 @@ at::Tensor ForwardSegment::value_of(const Kept& kept) const {
   return tensor;
 }
 
-at::Tensor ForwardSegment::value_of(const Input& input, const std::vector<Stack>& results) const {
+at::Tensor ForwardSegment::value_of(const Input& input, const std::vector<Stack>& results,
+                                    std::vector<at::Tensor>& aliases) const {
   at::Tensor value =
       input.made ? get(results[input.made->call], input.made->position) : value_of(input.outside);
   if (input.copied && !input.made) return value.clone();
   // A result of a custom autograd function gets its graph from that function.
   if (value.requires_grad() == input.requires_grad) return value;
+  // One for all calls, by which layers know that they have the same input.
+  for (const at::Tensor& known : aliases) {
+    if (known.requires_grad() == input.requires_grad && is_same_view(known, value)) return known;
+  }
   at::Tensor alias = alias_of(value);
   alias.set_requires_grad(input.requires_grad);
+  aliases.push_back(alias);
   return alias;
 }
 
@@ -237,11 +254,14 @@ void ForwardSegment::recompute() {
   const tensors::AttentionScope attention(attention_);
   const tensors::PartOfTokensScope tokens(tokens_);
   std::vector<Stack> results(calls_.size());
+  std::vector<at::Tensor> aliases, inner;  // inner: as in forward
   for (size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];
     if (call.once) continue;
     Stack stack = call.arguments;
-    for (const Input& input : call.inputs) put(stack, input.position, value_of(input, results));
+    for (const Input& input : call.inputs) {
+      put(stack, input.position, value_of(input, results, aliases));
+    }
     const at::AutoGradMode mode(call.grad_mode);
     const std::vector<at::Tensor> saves =
         ForwardRecorder::saved_during([&] { call.op.callBoxed(stack); });
@@ -254,6 +274,7 @@ void ForwardSegment::recompute() {
         take_recomputed(saved, saves[saved.nth]);
       }
     }
+    inner.insert(inner.end(), saves.begin(), saves.end());
     results[i] = std::move(stack);
   }
   for (Saved& saved : saved_) {

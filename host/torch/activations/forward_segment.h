@@ -43,6 +43,8 @@ class ForwardSegment {
 
   // Ends the segment and releases what can be recomputed. Without this call everything is kept.
   void close();
+  // Drops the tensors that have a graph, which refers to this. Call it before the segment is left.
+  void let_go() { inner_.clear(); }
 
   // Throws Error if an input was written to since, or if recomputing gives a different result.
   at::Tensor unpack(size_t number);
@@ -99,7 +101,8 @@ class ForwardSegment {
   void offload();
   void offload(Kept& kept);
   at::Tensor value_of(const Kept& kept) const;
-  at::Tensor value_of(const Input& input, const std::vector<Stack>& results) const;
+  at::Tensor value_of(const Input& input, const std::vector<Stack>& results,
+                      std::vector<at::Tensor>& aliases) const;
   void recompute();
   void take_recomputed(Saved& saved, const at::Tensor& tensor) const;
   [[noreturn]] void refuse_difference(const std::string& difference) const;
@@ -117,6 +120,9 @@ class ForwardSegment {
   bool in_call_ = false;
   bool recomputable_ = true;
   // Used while recording.
+  // What calls saved and made themselves, such as what layers make of an input that they share: a
+  // layer finds it only while it is alive (tensor_parallel/exchange.cc).
+  std::vector<at::Tensor> inner_;
   std::unordered_map<const c10::TensorImpl*, Known> known_;
   std::unordered_set<const c10::StorageImpl*> outside_;  // storages of inputs
 };

@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 
 // [ranks, …]: part i goes to rank i; the result's part i is from rank i.
 at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
-  const at::Tensor sent = parts.contiguous(), received = at::empty_like(sent);
+  const at::Tensor sent = parts.contiguous(), received = sent.new_empty(sent.sizes());
   group->run(tensors::all_to_all_op(sent, received));
   return received;
 }

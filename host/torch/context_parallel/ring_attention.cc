@@ -27,7 +27,7 @@ class RingStep {
   RingStep(const Group& group, const at::Tensor& sent)
       : device_(sent.device()),
         sent_(group->is_on_streams() ? sent : sent.cpu()),
-        received_(at::empty_like(sent_)) {
+        received_(sent_.new_empty(sent_.sizes())) {
     const int ranks = group->size(), rank = group->rank();
     receive_ = group->submit(message(DB_RECV, received_, (rank + ranks - 1) % ranks));
     send_ = group->submit(message(DB_SEND, sent_, (rank + 1) % ranks));
@@ -120,6 +120,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const int ranks = group->size(), rank = group->rank();
     const at::ScalarType wide = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     at::Tensor pair = pair_of(saved[1], saved[2]), of_query, of_pair;
+    std::optional<RingStep> sums;  // of_pair's, under way while the next block is computed
     for (int step = 0; step < ranks; ++step) {
       std::optional<RingStep> next;
       if (step + 1 < ranks) next.emplace(group, pair);
@@ -139,15 +140,17 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
           of_query = block.query.to(wide);
           of_pair = pair_of(block.key.to(wide), block.value.to(wide));
         } else {
+          of_pair = sums->wait();
+          sums.reset();  // and what was sent
           of_queries(of_query).add_(block.query);
           add(0, block.key);
           add(1, block.value);
         }
       }
-      // After the last step they are at home.
-      of_pair = RingStep(group, of_pair).wait();
+      sums.emplace(group, std::exchange(of_pair, at::Tensor()));
       if (next) pair = next->wait();
     }
+    of_pair = sums->wait();  // after the last step they are at home
     const auto narrow = [&](const at::Tensor& tensor) { return tensor.to(query.scalar_type()); };
     return {narrow(of_query),
             narrow(in_pair(of_pair, 0)),

@@ -1,6 +1,7 @@
 // Ring attention (Liu et al. 2023): every rank keeps its queries, and keys and values travel around
 // the ring of ranks, a step ahead of the block that attends to them; in backward their gradients
-// travel along. Collective over the group, on the thread that runs forward or backward.
+// follow, while the next block is computed. Collective over the group, on the thread that runs
+// forward or backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -59,6 +59,13 @@ IValues embedding_dense_backward(const IValues& in) {
   return {empty_of({in[2].toInt(), gradient.size(-1)}, gradient.scalar_type())};
 }
 
+// (self, size, dtype, layout, device, pin_memory)
+IValues new_empty(const IValues& in) {
+  const at::Tensor self = in[0].toTensor();
+  return {
+      empty_of(in[1].toIntVector(), in[2].isNone() ? self.scalar_type() : in[2].toScalarType())};
+}
+
 // (query, key, value, dropout_p, is_causal, attn_mask, scale): the kernel's own layout, in which
 // heads come after the sequence.
 IValues flash_attention(const IValues& in) {
@@ -141,6 +148,7 @@ ShapeFunction shape_function(const std::string& name) {
   static const std::unordered_map<std::string, ShapeFunction> kFunctions = {
       {"aten::native_layer_norm", layer_norm},
       {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::new_empty", new_empty},
       {"aten::index_select", index_select},
       {"aten::embedding_dense_backward", embedding_dense_backward},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_attention},

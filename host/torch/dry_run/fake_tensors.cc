@@ -152,25 +152,29 @@ class Call {
     }
     take(results);
   }
-  // A copy of a fake tensor into new memory, as by clone() and to(), is fake; a copy into part of a
-  // real storage gets harmless values.
-  void discard_values() const {
-    const at::Tensor into = arguments_.at(0).toTensor();
-    if (is_fake(into)) return;
-    c10::StorageImpl& storage = *into.storage().unsafeGetStorageImpl();
-    if (into.nbytes() == storage.nbytes()) {
-      give_fake_memory(storage, storage.nbytes());
-    } else {
-      into.fill_(placeholder_value(into.scalar_type()));
-    }
-  }
-  // Returns arguments as the results that alias them.
+  // Returns arguments, which the operation wrote to, as the results that alias them.
   void give_arguments(Stack& results) const {
     results.clear();
-    for (const c10::Argument& result : op_.schema().returns()) results.push_back(aliased(result));
+    for (const c10::Argument& result : op_.schema().returns()) {
+      results.push_back(aliased(result));
+      if (results.back().isTensor()) discard_values(results.back().toTensor());
+    }
   }
 
  private:
+  // A copy of a fake tensor into new memory, as by clone() and to(), is fake. Anything else that is
+  // written to a real storage gets harmless values: it may be new memory that nothing else fills.
+  // Larger ones are the program's own, which have values.
+  void discard_values(const at::Tensor& into) const {
+    if (!into.has_storage() || is_fake(into)) return;
+    c10::StorageImpl& storage = *into.storage().unsafeGetStorageImpl();
+    const bool copies = name() == "aten::copy_";
+    if (copies && into.nbytes() == storage.nbytes()) {
+      give_fake_memory(storage, storage.nbytes());
+    } else if (copies || storage.nbytes() <= kRealBytes) {
+      into.fill_(placeholder_value(into.scalar_type()));
+    }
+  }
   // The arguments with the same geometry on meta; tensors that share memory share it there, too.
   Stack twins() {
     Stack result = arguments_;
@@ -327,7 +331,6 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   } else if (call.name() == "aten::equal") {
     results = {true};
   } else if (copies) {
-    call.discard_values();
     call.give_arguments(results);
   } else if (shapes != nullptr) {
     call.run(shapes, results);

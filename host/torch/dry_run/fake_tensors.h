@@ -3,7 +3,8 @@
 // LibTorch reserves but does not use (Fake). Operations on fake tensors run on the meta device and
 // return fake tensors; others run unchanged, except that new tensors of more than kRealBytes are
 // fake. So a program's own forward, backward and optimizer run with the same graph, dtypes and
-// kernels as with memory. One thread per process; never ends.
+// kernels as with memory. new_empty of a fake tensor is fake whatever its size: memory for what
+// ranks send that do not exist (comm::Communicator::made_up). One thread per process; never ends.
 #pragma once
 
 #include <ATen/core/Tensor.h>

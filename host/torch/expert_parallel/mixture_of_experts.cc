@@ -171,8 +171,12 @@ void MixtureOfExpertsImpl::note_balance(const at::Tensor& probabilities, const a
                                         const expert_parallel::Routing& routing) {
   at::Tensor counts = routing.assumed ? at::tensor(routing.rows, at::kLong)
                                       : at::bincount(chosen.flatten(), {}, options_.experts);
-  if (is_training() && ranks_ != nullptr && ranks_->samples != nullptr)
-    ranks_->samples->run(tensors::all_reduce_op(counts, DB_SUM));
+  if (is_training() && ranks_ != nullptr && ranks_->samples != nullptr) {
+    // In new memory, which recomputed activations keep: they would count again, but not sum.
+    const at::Tensor sum = at::empty(counts.sizes(), counts.options()).copy_(counts);
+    ranks_->samples->run(tensors::all_reduce_op(sum, DB_SUM));
+    counts = sum;
+  }
   expert_tokens_ = counts;
   const at::Tensor share = counts.to(probabilities.scalar_type()) / counts.sum().clamp_min(1);
   const at::Tensor mean =

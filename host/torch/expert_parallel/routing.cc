@@ -31,8 +31,8 @@ at::Tensor exchanged(const at::Tensor& rows, const std::vector<int64_t>& sent,
                      const std::vector<int64_t>& received, const Group& group) {
   const at::Tensor from = rows.contiguous();
   const int64_t width = from.size(1);
-  const at::Tensor to = at::empty(
-      {std::accumulate(received.begin(), received.end(), int64_t{0}), width}, from.options());
+  const at::Tensor to =
+      from.new_empty({std::accumulate(received.begin(), received.end(), int64_t{0}), width});
   const std::vector<uint64_t> send = elements_of(sent, width), take = elements_of(received, width);
   group->run(tensors::all_to_all_v_op(from, send, to, take));
   return to;
@@ -84,7 +84,8 @@ Routing assume_balance(const at::Tensor& chosen, int64_t experts) {
 Arrivals arrivals_of(const Routing& routing, const Group& group, const at::Tensor& like) {
   const int64_t ranks = group->size();
   const at::Tensor mine = at::tensor(routing.rows, at::kLong).view({ranks, -1});
-  at::Tensor theirs = at::empty_like(mine);  // [ranks, own experts]
+  // [ranks, own experts]; not empty_like, which recomputed activations would call again.
+  at::Tensor theirs = at::empty(mine.sizes(), mine.options());
   if (routing.assumed) {
     theirs.copy_(mine[group->rank()].expand_as(theirs));
   } else {

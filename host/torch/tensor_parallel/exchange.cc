@@ -97,17 +97,16 @@ at::Tensor moved(const at::Tensor& x, int64_t dim, TokenMove move, const Group& 
     const at::Tensor mine = x.contiguous();
     std::vector<int64_t> sizes = mine.sizes().vec();
     sizes[static_cast<size_t>(dim)] *= ranks;
-    const at::Tensor whole = at::empty(sizes, mine.options());
+    const at::Tensor whole = mine.new_empty(sizes);
     const at::Tensor parts = by_rank(whole, dim, group);
     // Of one sequence, or with the tokens first, the parts arrive in their place.
-    const at::Tensor arrived =
-        parts.is_contiguous() ? parts : at::empty(parts.sizes(), parts.options());
+    const at::Tensor arrived = parts.is_contiguous() ? parts : mine.new_empty(parts.sizes());
     group->run(tensors::all_gather_op(mine, arrived));
     if (!arrived.is_same(parts)) parts.copy_(arrived);
     return whole;
   }
   const at::Tensor parts = by_rank(x, dim, group).contiguous();
-  const at::Tensor own = at::empty(parts.sizes().slice(1), parts.options());
+  const at::Tensor own = parts.new_empty(parts.sizes().slice(1));
   group->run(tensors::reduce_scatter_op(parts, own, DB_SUM));
   return own;
 }
@@ -126,6 +125,21 @@ struct TokensMoved : torch::autograd::Function<TokensMoved> {
     const at::Tensor result = moved(gradients[0], ctx->saved_data["dim"].toInt(), move,
                                     GroupCapsule::in(ctx->saved_data["group"]));
     return {result, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// An input that is given as it is. Not as a view of it: views of a view keep only its base alive,
+// so that layers which reshape their input would not keep what later ones share.
+struct SummedInput : torch::autograd::Function<SummedInput> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Group& group) {
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["group"] = GroupCapsule::make(group);
+    return x.tensor_data();
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const at::Tensor& gradient = gradients[0];
+    if (!gradient.defined()) return {at::Tensor(), at::Tensor()};
+    return {summed(gradient, GroupCapsule::in(ctx->saved_data["group"])), at::Tensor()};
   }
 };
 
@@ -175,13 +189,8 @@ void end_of_parts() { tensors::set_part_of_tokens(nullptr); }
 
 at::Tensor sum_gradient(const at::Tensor& x, at::ScalarType type, const Group& group) {
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return x.to(type);
-  const auto make = [&] {
-    const at::Tensor converted = x.to(type);
-    const at::Tensor shared = converted.is_same(x) ? x.view_as(x) : converted;
-    shared.register_hook([group](const at::Tensor& gradient) { return summed(gradient, group); });
-    return LayerInput{shared};
-  };
-  return shared_input(x, type, make).values;
+  return shared_input(x, type, [&] { return LayerInput{SummedInput::apply(x.to(type), group)}; })
+      .values;
 }
 
 at::Tensor sum_gradient_of_result(const at::Tensor& result, const Group& group) {
@@ -212,7 +221,7 @@ at::Tensor gather_last(const at::Tensor& own, const Group& group) {
     const at::Tensor mine = own.detach().contiguous();
     std::vector<int64_t> sizes = mine.sizes().vec();
     sizes.insert(sizes.begin(), group->size());
-    const at::Tensor all = at::empty(sizes, mine.options());
+    const at::Tensor all = mine.new_empty(sizes);
     group->run(tensors::all_gather_op(mine, all));
     parts = all.unbind();
   }

@@ -1,6 +1,5 @@
 #include "tensor_parallel/input_gradient.h"
 
-#include <ATen/Functions.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <utility>
@@ -29,8 +28,7 @@ void InputGradient::begin_backward() {
 PendingExchange InputGradient::start(const at::Tensor& sum) const {
   if (!tokens_) return PendingExchange::sum(sum.contiguous(), group_);
   const at::Tensor parts = by_rank(sum, *tokens_, group_).contiguous();
-  return PendingExchange::sum_of_parts(parts, at::empty(parts.sizes().slice(1), parts.options()),
-                                       group_);
+  return PendingExchange::sum_of_parts(parts, parts.new_empty(parts.sizes().slice(1)), group_);
 }
 
 at::Tensor InputGradient::give(const at::Tensor& part) {

@@ -63,7 +63,7 @@ void multiply_and_scatter(const at::Tensor& x, const at::Tensor& matrix, const a
   const at::Tensor rows = by_rank(x, overlap.dim, overlap.group).reshape({ranks, -1, in});
   std::vector<PendingExchange> pending;
   in_chunks(rows.size(1), overlap.chunks, [&](int64_t begin, int64_t size) {
-    const at::Tensor parts = at::empty({ranks, size, out}, x.options());
+    const at::Tensor parts = x.new_empty({ranks, size, out});
     multiply(rows.narrow(1, begin, size).reshape({-1, in}), matrix, parts.view({-1, out}));
     pending.push_back(
         PendingExchange::sum_of_parts(parts, into.narrow(0, begin, size), overlap.group));
@@ -97,7 +97,7 @@ struct OverlappedProduct : torch::autograd::Function<OverlappedProduct> {
     sizes.back() = in_out.size(1);
     if (overlap.result == ResultExchange::kOwnTokens)
       sizes[static_cast<size_t>(overlap.dim)] /= overlap.group->size();
-    const at::Tensor result = at::empty(sizes, x.options());
+    const at::Tensor result = x.new_empty(sizes);
     const at::Tensor into = result.view({-1, sizes.back()});
     if (overlap.result == ResultExchange::kSum) {
       multiply_and_sum(x, in_out, into, overlap);
@@ -126,7 +126,7 @@ struct OverlappedProduct : torch::autograd::Function<OverlappedProduct> {
     };
     variable_list result(5);
     if (ctx->needs_input_grad(0)) {
-      const at::Tensor part = at::empty(data["sizes"].toIntVector(), rows.options());
+      const at::Tensor part = rows.new_empty(data["sizes"].toIntVector());
       multiply(rows, matrix_of(saved[1], rows.scalar_type(), !out_in),
                part.view({-1, part.size(-1)}));
       const auto input = data.find("input");

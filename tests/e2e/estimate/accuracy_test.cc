@@ -89,6 +89,7 @@ TEST(FullEstimateAccuracy, OtherMeshes_AreWithinATenth) {
            {"tensor 2 x shard 2, ZeRO 2", with(zero(2), shards), 4},
            {"tensor 2 x shard 2, fsdp full_shard", with(fsdp("full_shard"), shards), 4},
            {"tensor 2, bf16", with(with(kReplicate, kTensor), kHalf)},
+           {"tensor 2, overlap", with(with(kReplicate, kTensor), {"parallel.overlap_chunks=4"})},
            {"tensor 2, checkpointing", with(with(kReplicate, kTensor), kCheckpointing)},
            {"context 2", with(kReplicate, {"parallel.context=2"})},
        }) {

@@ -225,6 +225,13 @@ const std::vector<BlockCase>& cases() {
          traces.add(hidden);
          return x + of(m).out(hidden);
        }},
+      {"drawn_into_memory", false,
+       [](nn::Module& m, const at::Tensor& x, Traces& traces) {
+         const at::Tensor noise = at::empty({2 * kTowerWidth}).normal_();
+         const at::Tensor hidden = at::dropout(at::tanh(of(m).in(x)*noise), 0.5, true);
+         traces.add(hidden);
+         return x + of(m).out(hidden);
+       }},
       {"autocast", true,
        [](nn::Module& m, const at::Tensor& x, Traces& traces) {
          const AutocastScope scope(AutocastSettings{});

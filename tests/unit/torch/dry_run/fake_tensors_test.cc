@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
+#include "tensor_parallel/overlapped_product.h"
+
 namespace coupler::dry_run {
 namespace {
 
@@ -127,6 +130,52 @@ TEST(FakeTensors, LargeNewTensors_AreFakeAndSmallOnesReal) {
   const at::Tensor small = at::full({4}, 3.0);
   EXPECT_EQ(fake_storage_of(small), 0u);
   EXPECT_EQ(small.sum().item<float>(), 12);
+}
+
+TEST(FakeTensors, NewMemoryLikeAFakeTensor_IsFake) {
+  counter();
+  const at::Tensor small = fake({2, 3}).new_empty({4, 5}, at::kBFloat16);
+  EXPECT_NE(fake_storage_of(small), 0u);
+  EXPECT_EQ(small.sizes(), (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(small.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(fake_storage_of(at::ones({2}).new_empty({3})), 0u);
+}
+
+TEST(FakeTensors, RealMemoryThatFakeValuesAreWrittenTo_HasHarmlessValues) {
+  counter();
+  const at::Tensor real = at::zeros({2, 4});
+  real.select(0, 1).add_(fake({4}));
+  EXPECT_EQ(fake_storage_of(real), 0u);
+  EXPECT_TRUE(at::equal(real, at::stack({at::zeros({4}), at::ones({4})})));
+}
+
+TEST(FakeTensors, OverlappedProductsOfMadeUpRanks_AreFake) {
+  counter();
+  namespace parallel = tensor_parallel;
+  const parallel::Group group = comm::Communicator::made_up("layers", 2);
+  const at::Tensor weight = fake({6, 8}, true);
+  for (const auto result : {parallel::ResultExchange::kNone, parallel::ResultExchange::kSum,
+                            parallel::ResultExchange::kOwnTokens}) {
+    const parallel::Overlap overlap{.group = group, .result = result, .dim = 1, .chunks = 2};
+    const at::Tensor x = fake({2, 4, 8}, true);
+    const at::Tensor y = parallel::overlapped_product({x, weight, {}, /*out_in=*/true}, overlap);
+    EXPECT_NE(fake_storage_of(y), 0u);
+    y.backward(fake(y.sizes()));
+    EXPECT_NE(fake_storage_of(x.grad()), 0u);
+    EXPECT_NE(fake_storage_of(weight.grad()), 0u);
+  }
+}
+
+// A batch may be real.
+TEST(FakeTensors, OverlappedProductOfARealInput_IsFilled) {
+  counter();
+  const at::Tensor y =
+      tensor_parallel::overlapped_product({at::ones({4, 8}), fake({6, 8}), {}, /*out_in=*/true},
+                                          {.group = comm::Communicator::made_up("layers", 2),
+                                           .result = tensor_parallel::ResultExchange::kSum,
+                                           .chunks = 2});
+  EXPECT_EQ(fake_storage_of(y), 0u);
+  EXPECT_TRUE(at::equal(y, at::ones({4, 6})));
 }
 
 TEST(FakeTensors, Autocast_CastsAsOnTheCpu) {

@@ -4,10 +4,14 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/nn.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
+#include "activations/forward_recorder.h"
 #include "core/comm/ranks.h"
 
 namespace coupler::tensor_parallel {
@@ -24,10 +28,12 @@ at::Tensor part_of(const at::Tensor& whole, int64_t dim, const comm::Communicato
 }
 
 std::shared_ptr<DividedLayer> hook_of(const at::Tensor& weight, sharding::TensorStyle style,
-                                      const Group& group) {
+                                      const Group& group, int64_t overlap_chunks = 3,
+                                      std::optional<int64_t> sequence = std::nullopt) {
   DividedWeight use;
   use.weight = weight;
-  use.overlap_chunks = 3;
+  use.overlap_chunks = overlap_chunks;
+  use.sequence = sequence;
   use.name = use.product_name = "layer";
   use.product.style = style;
   use.divided = style != sharding::TensorStyle::kShared;
@@ -83,6 +89,84 @@ TEST(DividedLayer, Overlapped_UpAndDown_AreTheWholeLayers) {
     EXPECT_TRUE(at::allclose(own_up.grad(), part_of(whole_up.grad(), 0, of_rank), 1e-4, 1e-5));
     EXPECT_TRUE(at::allclose(own_down.grad(), part_of(whole_down.grad(), 1, of_rank), 1e-4, 1e-5));
   }));
+}
+
+// Which tensors products get. The weak pointers keep their addresses from being reused.
+class InputsOfProducts : public residency::ParameterHook {
+ public:
+  InputsOfProducts() : ParameterHook(residency::HookPlace::kValues) {}
+  void around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+              const std::function<void()>& run) override {
+    if (op.schema().name() == "aten::linear") {
+      const auto input = stack[stack.size() - 3].toTensor().getIntrusivePtr();
+      seen.push_back(input.get());
+      kept_.emplace_back(input);
+    }
+    run();
+  }
+  std::vector<const c10::TensorImpl*> seen;
+
+ private:
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> kept_;
+};
+
+struct TwoOfOneInputImpl : torch::nn::Module {
+  TwoOfOneInputImpl() {
+    const torch::nn::LinearOptions options = torch::nn::LinearOptions(4, 4).bias(false);
+    first = register_module("first", torch::nn::Linear(options));
+    second = register_module("second", torch::nn::Linear(options));
+  }
+  at::Tensor forward(const at::Tensor& x) { return first->forward(x) + second->forward(x); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(TwoOfOneInput);
+
+struct NetOfTwoImpl : torch::nn::Module {
+  NetOfTwoImpl() {
+    two = register_module("two", TwoOfOneInput());
+    last = register_module("last", torch::nn::Linear(4, 1));
+  }
+  TwoOfOneInput two{nullptr};
+  torch::nn::Linear last{nullptr};
+};
+TORCH_MODULE(NetOfTwo);
+
+// Backward exchanges once for what layers share.
+TEST(DividedLayer, LayersThatReshapeTheirInput_ShareIt) {
+  const Group group = comm::Communicator::made_up("layers", 2);
+  TwoOfOneInput two;
+  const auto inputs = std::make_shared<InputsOfProducts>();
+  std::vector<std::shared_ptr<DividedLayer>> hooks;
+  for (const at::Tensor& weight : two->parameters()) {
+    hooks.push_back(hook_of(weight, sharding::TensorStyle::kColwise, group, 1));
+    residency::add_hook(weight, inputs);
+  }
+  const at::Tensor x = sines({6, 4}).view({2, 3, 4}).requires_grad_(true);
+  const at::Tensor y = two->forward(x.mul(2));
+  ASSERT_EQ(inputs->seen.size(), 2u);
+  EXPECT_EQ(inputs->seen[0], inputs->seen[1]);
+}
+
+TEST(DividedLayer, LayersOfACheckpointedUnit_ShareTheirInputBothTimes) {
+  const Group group = comm::Communicator::made_up("layers", 2);
+  NetOfTwo net;
+  const auto inputs = std::make_shared<InputsOfProducts>();
+  std::vector<std::shared_ptr<DividedLayer>> hooks;
+  for (const at::Tensor& weight : net->two->parameters()) {
+    hooks.push_back(hook_of(weight, sharding::TensorStyle::kColwise, group, 1, /*sequence=*/1));
+    residency::add_hook(weight, inputs);
+  }
+  auto& recorder = activations::ForwardRecorder::of_this_thread();
+  recorder.watch(strategy::describe(*net), {"two"});
+  const at::Tensor x = sines({6, 4}).view({2, 3, 4}).requires_grad_(true);
+  const at::Tensor y = net->last->forward(net->two->forward(x.mul(2)));
+  ASSERT_EQ(inputs->seen.size(), 2u);
+  EXPECT_EQ(inputs->seen[0], inputs->seen[1]) << "in forward";
+  y.sum().backward();
+  recorder.forget_all();
+  ASSERT_EQ(inputs->seen.size(), 4u) << "not computed again";
+  EXPECT_NE(inputs->seen[0], inputs->seen[2]);
+  EXPECT_EQ(inputs->seen[2], inputs->seen[3]) << "in backward";
 }
 
 // Autograd gives both summands of a sum the same gradient, in the same memory.
