@@ -230,7 +230,8 @@ std::unique_ptr<RawCommunicator> RawCommunicator::make_base(
   backend.use = plugin::use_of(wanted, backend, wrapper);
   backend.sha256.clear();  // the pin is the wrapper's
   if (backend.use == "auto") {
-    const bool on_host = options.device == nullptr || !options.device->is_cuda();
+    const bool on_host =
+        options.device == nullptr || !options.device->is_cuda() || !plugin_.can(DB_CAP_CUDA_MEMORY);
     backend.use = plugin::resolve_auto(
         backend, rendezvous::mpi_launch_of(options.process), on_host,
         wanted.of_machine ? plugin::Spread::kOneMachine : rendezvous::spread_of(options.process));
