@@ -342,7 +342,11 @@ SharedSettings RawCommunicator::settings() const {
   settings.insert(settings.end(), own.begin(), own.end());
   for (const Base& base : bases_) {
     SharedSettings below = base.communicator->settings();
-    below[0].first = fmt::format("backend.{}.{}", table.name, base.wanted.option);
+    // Two bases may be of one backend, from different files.
+    const std::string key = fmt::format("backend.{}.{}", table.name, base.wanted.option);
+    below[0].first = key;
+    below[1].first = key + " (plugin version)";
+    below[2].first = key + " (plugin ABI)";
     for (auto& setting : below) settings.push_back(std::move(setting));
   }
   return settings;

@@ -26,12 +26,13 @@ void HierarchicalHosts::TearDown() {
   if (!folder_.empty()) std::filesystem::remove_all(folder_);
 }
 
-std::string HierarchicalHosts::ranks_script(int begin, int local_size, int said, int world_size,
+std::string HierarchicalHosts::ranks_script(const std::string& before, int begin, int local_size,
+                                            int said, int world_size,
                                             const std::string& command) const {
   const std::filesystem::path path = folder_ / fmt::format("from-{}.sh", begin);
   std::ofstream script(path);
-  script << fmt::format("cd {}\nexport MASTER_ADDR={} MASTER_PORT={} WORLD_SIZE={}\npids=\n",
-                        folder_.string(), TwoHosts::address(0), kMeetingPort, world_size);
+  script << fmt::format("cd {}\n{}\nexport MASTER_ADDR={} MASTER_PORT={} WORLD_SIZE={}\npids=\n",
+                        folder_.string(), before, TwoHosts::address(0), kMeetingPort, world_size);
   for (int local = 0; local < local_size; ++local) {
     script << fmt::format(
         "RANK={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} {} "
@@ -51,8 +52,9 @@ TwoHosts::Result HierarchicalHosts::run(HostRanks ranks, const std::string& prog
   const int all = ranks.first + ranks.second;
   const std::string command =
       fmt::format("{}/bin/tests/{} -o backend.use={}", COUPLER_BINARY_DIR, program, use);
-  const std::string on_first = ranks_script(0, ranks.first, said.first, all, command);
-  const std::string on_second = ranks_script(ranks.first, ranks.second, said.second, all, command);
+  const std::string on_first = ranks_script("", 0, ranks.first, said.first, all, command);
+  const std::string on_second =
+      ranks_script(before_second_, ranks.first, ranks.second, said.second, all, command);
   return hosts_->run("sh " + on_first,
                      "unshare --pid --fork --mount-proc --kill-child sh " + on_second);
 }

@@ -32,12 +32,13 @@ class HierarchicalHosts : public ::testing::Test {
 
   std::unique_ptr<TwoHosts> hosts_;
   std::filesystem::path folder_;  // for this test, on both hosts
+  std::string before_second_;     // a line of sh for the second host, before its ranks
 
  private:
-  // A script that runs `local_size` ranks of a host, beginning with `begin`, and ends with the
-  // highest of their exit codes. It says that the host has `said` ranks.
-  std::string ranks_script(int begin, int local_size, int said, int world_size,
-                           const std::string& command) const;
+  // A script that runs `before` and `local_size` ranks of a host, beginning with `begin`, and ends
+  // with the highest of their exit codes. It says that the host has `said` ranks.
+  std::string ranks_script(const std::string& before, int begin, int local_size, int said,
+                           int world_size, const std::string& command) const;
 };
 
 }  // namespace coupler

@@ -95,6 +95,23 @@ TEST_F(HierarchicalHosts, MachineThatDies_IsNoticedByAllOthers) {
   EXPECT_EQ(std::distance(std::sregex_iterator(text.begin(), text.end(), lost), {}), 2) << text;
 }
 
+// shm alone, on hosts that differ in their boot ids, as machines do.
+TEST_F(HierarchicalHosts, ShmAcrossHosts_BothNameTheOtherAndWhatToUse) {
+  std::ofstream(folder_ / "boot_id") << "another-boot\n";
+  before_second_ = "mount --bind boot_id /proc/sys/kernel/random/boot_id";
+  const std::string program =
+      fmt::format("coupler_matrix --rank-of options --folder {}", folder_.string());
+  const auto result = run({2, 1}, program, {2, 1}, "shm");
+  const std::string refusal =
+      fmt::format("rank 2 runs on the machine {}, rank 0 on {}", hosts_->name(1), hosts_->name(0));
+  for (size_t host = 0; host < 2; ++host) {
+    EXPECT_NE(result.code[host], 0);
+    for (const std::string& part : {refusal, std::string("set backend.use to \"hierarchical\"")})
+      EXPECT_NE(result.output[host].find(part), std::string::npos)
+          << part << " is not in: " << result.output[host];
+  }
+}
+
 TEST_F(HierarchicalHosts, RanksThatDifferInLocalSize_AreNamedOnBothHosts) {
   const std::string program =
       fmt::format("coupler_matrix --rank-of options --folder {}", folder_.string());
