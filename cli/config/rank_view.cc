@@ -116,7 +116,8 @@ class Detector {
       backend.use = plugin::use_of(wanted, config_.backend, wrapper.name());
       if (backend.use == "auto") {
         backend.use = plugin::resolve_auto(
-            backend, rendezvous::mpi_launch_of(process_), config_.training.device == "cpu",
+            backend, rendezvous::mpi_launch_of(process_),
+            config_.training.device == "cpu" || !wrapper.can(DB_CAP_CUDA_MEMORY),
             wanted.of_machine ? plugin::Spread::kOneMachine : rendezvous::spread_of(process_));
       }
       const plugin::Plugin base = plugin::Plugin::load(backend);

@@ -230,7 +230,8 @@ std::unique_ptr<RawCommunicator> RawCommunicator::make_base(
   backend.use = plugin::use_of(wanted, backend, wrapper);
   backend.sha256.clear();  // the pin is the wrapper's
   if (backend.use == "auto") {
-    const bool on_host = options.device == nullptr || !options.device->is_cuda();
+    const bool on_host =
+        options.device == nullptr || !options.device->is_cuda() || !plugin_.can(DB_CAP_CUDA_MEMORY);
     backend.use = plugin::resolve_auto(
         backend, rendezvous::mpi_launch_of(options.process), on_host,
         wanted.of_machine ? plugin::Spread::kOneMachine : rendezvous::spread_of(options.process));
@@ -341,7 +342,11 @@ SharedSettings RawCommunicator::settings() const {
   settings.insert(settings.end(), own.begin(), own.end());
   for (const Base& base : bases_) {
     SharedSettings below = base.communicator->settings();
-    below[0].first = fmt::format("backend.{}.{}", table.name, base.wanted.option);
+    // Two bases may be of one backend, from different files.
+    const std::string key = fmt::format("backend.{}.{}", table.name, base.wanted.option);
+    below[0].first = key;
+    below[1].first = key + " (plugin version)";
+    below[2].first = key + " (plugin ABI)";
     for (auto& setting : below) settings.push_back(std::move(setting));
   }
   return settings;

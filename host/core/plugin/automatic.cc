@@ -46,19 +46,23 @@ std::string problem_of(const PluginReport& report, const Circumstances& known) {
   return place_problem(report, known.spread);
 }
 
-std::string base_problem(const WantedBase& wanted, const std::string& wrapper,
+std::string base_problem(const WantedBase& wanted, const Plugin& wrapper,
                          const std::vector<PluginReport>& reports,
                          const config::BackendConfig& backend, Circumstances known) {
   known.compositions = false;
+  known.on_host = known.on_host || !wrapper.can(DB_CAP_CUDA_MEMORY);
   if (wanted.of_machine) known.spread = Spread::kOneMachine;
-  const std::string use = use_of(wanted, backend, wrapper);
+  const std::string use = use_of(wanted, backend, wrapper.name());
   std::string problem;
   if (use == "auto") {
     const std::vector<Candidate> below = judge_candidates(reports, backend, known);
     if (below.empty() || !below.front().rejection.empty()) problem = "no transport can be used";
   } else {
     const PluginReport report = try_plugin(use, backend);
-    problem = report.can(DB_CAP_NEEDS_BASE) ? "it is not a transport" : problem_of(report, known);
+    const bool loaded = !report.abi.empty();
+    if (loaded) problem = memory_problem(wrapper.table(), report.capabilities);
+    if (report.can(DB_CAP_NEEDS_BASE)) problem = "it is not a transport";
+    if (problem.empty()) problem = problem_of(report, known);
   }
   return problem.empty() ? ""
                          : fmt::format("its base {} = \"{}\": {}", wanted.option, use, problem);
@@ -72,7 +76,7 @@ std::string bases_problem(const PluginReport& composition, const std::vector<Plu
   try {
     const Plugin plugin = Plugin::load(one);
     for (const WantedBase& wanted : wanted_bases(plugin.table())) {
-      std::string problem = base_problem(wanted, plugin.name(), reports, one, known);
+      std::string problem = base_problem(wanted, plugin, reports, one, known);
       if (!problem.empty()) return problem;
     }
   } catch (const Error& error) {

@@ -41,6 +41,16 @@ WantedBase read_wanted(const DistributedBackend& table, const db_wanted_base* wa
           .of_machine = wanted->ranks == DB_BASE_MACHINE};
 }
 
+uint64_t memory_kinds(uint64_t capabilities) {
+  const uint64_t named = capabilities & (DB_CAP_HOST_MEMORY | DB_CAP_CUDA_MEMORY);
+  return named != 0 ? named : uint64_t{DB_CAP_HOST_MEMORY};
+}
+
+std::string memory_text(uint64_t capabilities) {
+  const bool host = (memory_kinds(capabilities) & DB_CAP_HOST_MEMORY) != 0;
+  return host ? "host memory" : "a device's memory";
+}
+
 }  // namespace
 
 std::vector<WantedBase> wanted_bases(const DistributedBackend& table) {
@@ -96,11 +106,31 @@ Error about_base(const Error& error, const DistributedBackend& wrapper, const Wa
                : error.detail().hint}};
 }
 
+std::string memory_problem(const DistributedBackend& wrapper, uint64_t base_capabilities) {
+  if ((memory_kinds(wrapper.capabilities) & memory_kinds(base_capabilities)) != 0) return "";
+  return fmt::format("it moves only {}, and {} works on {}", memory_text(base_capabilities),
+                     wrapper.name, memory_text(wrapper.capabilities));
+}
+
+void check_memory(const DistributedBackend& wrapper, const WantedBase& wanted,
+                  const std::string& base, uint64_t base_capabilities) {
+  const std::string problem = memory_problem(wrapper, base_capabilities);
+  if (problem.empty()) return;
+  const std::string key = fmt::format("backend.{}.{}", wrapper.name, wanted.option);
+  fail_config(
+      fmt::format("{} = \"{}\": {}", key, base, problem), key,
+      fmt::format("set {} to a transport for {} (`coupler plugins --matrix` lists them), or "
+                  "backend.use to \"{}\" alone; over host memory, a device's tensors are "
+                  "copied",
+                  key, memory_text(wrapper.capabilities), base));
+}
+
 void check_base(const DistributedBackend& wrapper, const WantedBase& wanted,
                 const DistributedBackend& base) {
-  if ((base.capabilities & DB_CAP_NEEDS_BASE) == 0) return;
   const bool composes = is_composite(base);
-  if (composes && !is_composite(wrapper)) return;
+  if ((base.capabilities & DB_CAP_NEEDS_BASE) == 0 || (composes && !is_composite(wrapper))) {
+    return check_memory(wrapper, wanted, base.name, base.capabilities);
+  }
   const std::string key = fmt::format("backend.{}.{}", wrapper.name, wanted.option);
   fail_config(
       fmt::format("{} = \"{}\" needs a base itself; a base must be a transport{}", key, base.name,

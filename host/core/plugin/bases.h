@@ -6,6 +6,7 @@
 #include <coupler/distributed_backend.h>
 #include <coupler/error.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,15 @@ std::string use_of(const WantedBase& base, const config::BackendConfig& backend,
 // error, which is about finding, loading or probing that base, with the option that names it.
 Error about_base(const Error& error, const DistributedBackend& wrapper, const WantedBase& wanted,
                  const std::string& use);
+
+// Why a backend with base_capabilities (DB_CAP_*) cannot be a base of the wrapper: they take no
+// memory in common; "" if they do. A plugin that names no memory takes the host's.
+std::string memory_problem(const DistributedBackend& wrapper, uint64_t base_capabilities);
+
+// Throws Error(kConfig), naming the option, if there is a memory_problem() with the base of that
+// name.
+void check_memory(const DistributedBackend& wrapper, const WantedBase& wanted,
+                  const std::string& base, uint64_t base_capabilities);
 
 // Throws Error(kConfig), naming the option, if the loaded base cannot be that base of the wrapper.
 void check_base(const DistributedBackend& wrapper, const WantedBase& wanted,

@@ -175,6 +175,7 @@ namespace {
 void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, Circumstances known,
                   TransportChoice& choice) {
   known.compositions = !is_composite(wrapper.table());
+  known.on_host = known.on_host || !wrapper.can(DB_CAP_CUDA_MEMORY);
   config::BackendConfig below = backend;
   below.sha256.clear();  // the pin is the wrapper's
   for (const WantedBase& wanted : wanted_bases(wrapper.table())) {
@@ -200,6 +201,7 @@ void choose_bases(const Plugin& wrapper, const config::BackendConfig& backend, C
       choose_bases(base, backend, known, choice);
       continue;
     }
+    check_memory(wrapper.table(), wanted, report.name, report.capabilities);
     choice.transport += (choice.transport.empty() ? "" : " and ") + below.use;
     choice.needs_mpi_launch |= report.can(DB_CAP_NEEDS_MPI_LAUNCH);
   }

@@ -83,5 +83,22 @@ TEST(LaunchCommand, AutoWithoutDevices_PassesOverNcclWithTheReason) {
                   "passes over nccl: the NVIDIA driver is too old");
 }
 
+// Although devices respond.
+TEST(LaunchCommand, HierarchicalOverNccl_IsRefusedByItsOptionWithWhatToUse) {
+  const Workplace here;
+  for (const char* role : {"local", "across"}) {
+    const std::string key = std::string("backend.hierarchical.") + role;
+    const Outcome outcome = here.coupler(
+        {"launch", "-n", "2", "-o", "backend.use=hierarchical", "-o", key + "=nccl", "/bin/true"},
+        with_double({}));
+    EXPECT_EQ(outcome.exit_code, 2);
+    expect_contains(outcome.err, key +
+                                     " = \"nccl\": it moves only a device's memory, and "
+                                     "hierarchical works on host memory");
+    expect_contains(outcome.err, "set " + key + " to a transport for host memory");
+    expect_contains(outcome.err, "or backend.use to \"nccl\" alone");
+  }
+}
+
 }  // namespace
 }  // namespace coupler

@@ -1,11 +1,8 @@
-// The backend hierarchical on two hosts: shared memory within each, sockets on the wire between
-// them. The ranks are started one by one, as a cluster may do it, so that the hosts may have
-// different numbers of them.
+// The backend hierarchical on two hosts: what it does there, over a slow wire, too, and what
+// happens if a host dies or its ranks differ.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
@@ -13,74 +10,18 @@
 #include <iterator>
 #include <regex>
 #include <sstream>
+#include <string>
 #include <thread>
 
-#include "two_hosts.h"
+#include "hierarchical_hosts.h"
 
 namespace coupler {
 namespace {
 
-constexpr int kMeetingPort = 29500;  // always free: the network is the test's own
-
-struct HostRanks {
-  int first = 0;
-  int second = 0;
-};
-
-class HierarchicalHosts : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = TwoHosts::why_not(); !reason.empty()) GTEST_SKIP() << reason;
-    hosts_ = std::make_unique<TwoHosts>();
-    std::string name = ::testing::TempDir() + "coupler-hierarchical-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-    std::ofstream(folder_ / "secret") << std::string(32, 's');
-    ::chmod((folder_ / "secret").c_str(), 0600);
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
-
-  // A script that runs `local_size` ranks of a host, beginning with `begin`, and ends with the
-  // highest of their exit codes. It says that the host has `said` ranks.
-  std::string ranks_script(int begin, int local_size, int said, int world_size,
-                           const std::string& program) const {
-    const std::filesystem::path path = folder_ / fmt::format("from-{}.sh", begin);
-    std::ofstream script(path);
-    script << fmt::format("cd {}\nexport MASTER_ADDR={} MASTER_PORT={} WORLD_SIZE={}\npids=\n",
-                          folder_.string(), TwoHosts::address(0), kMeetingPort, world_size);
-    for (int local = 0; local < local_size; ++local) {
-      script << fmt::format(
-          "RANK={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} {}/bin/tests/{} "
-          "-o backend.use=hierarchical -o backend.hierarchical.across=gloo_cpu "
-          "-o backend.interface={} -o launch.secret_file={}/secret &\npids=\"$pids $!\"\n",
-          begin + local, local, said, COUPLER_BINARY_DIR, program, TwoHosts::kInterface,
-          folder_.string());
-    }
-    script << "worst=0\nfor pid in $pids; do\n  wait $pid\n  code=$?\n"
-              "  [ $code -gt $worst ] && worst=$code\ndone\nexit $worst\n";
-    return path;
-  }
-
-  // The second host has process ids of its own: its ranks cannot ask the kernel about the others,
-  // nor share memory with them.
-  TwoHosts::Result run(HostRanks ranks, const std::string& program, HostRanks said) const {
-    const int all = ranks.first + ranks.second;
-    const std::string on_first = ranks_script(0, ranks.first, said.first, all, program);
-    const std::string on_second =
-        ranks_script(ranks.first, ranks.second, said.second, all, program);
-    return hosts_->run("sh " + on_first,
-                       "unshare --pid --fork --mount-proc --kill-child sh " + on_second);
-  }
-
-  void kill_second_host() const {
-    std::istringstream pids(hosts_->processes(1));
-    for (pid_t pid = 0; pids >> pid;) ::kill(pid, SIGKILL);
-  }
-
-  std::unique_ptr<TwoHosts> hosts_;
-  std::filesystem::path folder_;
-};
+void kill_processes_of(const TwoHosts& hosts, int host) {
+  std::istringstream pids(hosts.processes(host));
+  for (pid_t pid = 0; pids >> pid;) ::kill(pid, SIGKILL);
+}
 
 // As many lanes as ranks, several, and one; a host that is busy is not lost.
 TEST_F(HierarchicalHosts, Behaviors_AreThoseOfOneMachine) {
@@ -141,7 +82,7 @@ TEST_F(HierarchicalHosts, MachineThatDies_IsNoticedByAllOthers) {
       }
     }
     hosts_->cut_wire();
-    kill_second_host();
+    kill_processes_of(*hosts_, 1);
     died = std::chrono::steady_clock::now();
   });
   const auto result = run({2, 2}, "peer_job -o backend.timeout=60s collective", {2, 2});
@@ -152,6 +93,23 @@ TEST_F(HierarchicalHosts, MachineThatDies_IsNoticedByAllOthers) {
   const std::regex lost("coupler: error: [^\n]*rank [23] ");
   const std::string& text = result.output[0];
   EXPECT_EQ(std::distance(std::sregex_iterator(text.begin(), text.end(), lost), {}), 2) << text;
+}
+
+// shm alone, on hosts that differ in their boot ids, as machines do.
+TEST_F(HierarchicalHosts, ShmAcrossHosts_BothNameTheOtherAndWhatToUse) {
+  std::ofstream(folder_ / "boot_id") << "another-boot\n";
+  before_second_ = "mount --bind boot_id /proc/sys/kernel/random/boot_id";
+  const std::string program =
+      fmt::format("coupler_matrix --rank-of options --folder {}", folder_.string());
+  const auto result = run({2, 1}, program, {2, 1}, "shm");
+  const std::string refusal =
+      fmt::format("rank 2 runs on the machine {}, rank 0 on {}", hosts_->name(1), hosts_->name(0));
+  for (size_t host = 0; host < 2; ++host) {
+    EXPECT_NE(result.code[host], 0);
+    for (const std::string& part : {refusal, std::string("set backend.use to \"hierarchical\"")})
+      EXPECT_NE(result.output[host].find(part), std::string::npos)
+          << part << " is not in: " << result.output[host];
+  }
 }
 
 TEST_F(HierarchicalHosts, RanksThatDifferInLocalSize_AreNamedOnBothHosts) {

@@ -122,11 +122,45 @@ TEST(ShmConnect, RankOfAnotherMachine_IsNamedWithAHint) {
        "set backend.use to \"hierarchical\""});
 }
 
+// Rank 2 has another boot id, as on another machine.
+TEST(ShmConnect, RanksOfTwoMachines_EveryRankNamesTheMachinesWithAHint) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can mount";
+  const Folder folder;
+  const std::string boot_id = folder.path + "/boot_id";
+  std::ofstream(boot_id) << "another-boot\n";
+  Job job = job_of(3);
+  job.prepare = [&](int32_t rank, Job*) {
+    if (rank != 2) return;
+    ASSERT_EQ(unshare(CLONE_NEWNS | CLONE_NEWUTS), 0) << strerror(errno);
+    ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(mount(boot_id.c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr),
+              0)
+        << strerror(errno);
+    ASSERT_EQ(sethostname("node17", 6), 0);
+  };
+  expect_refusal(
+      job, DB_ERR_UNSUPPORTED,
+      {"rank 2 runs on the machine node17, rank 0 on ", "set backend.use to \"hierarchical\""});
+}
+
 TEST(ShmConnect, RankWithAnotherVersion_IsNamedWithAHint) {
   expect_refusal_of_announcement("coupler-shm 9.9.9-7 2 another-boot 1 2 3 0 77 0 node17",
                                  DB_ERR_MISMATCH,
                                  {"rank 1 has version 9.9.9-7", "install the same version"});
   expect_refusal_of_announcement("something else", DB_ERR_MISMATCH, {"rank 1", "format"});
+}
+
+// Rank 0 is texts in the store.
+TEST(ShmConnect, RankZeroWithAnotherVersion_IsNamedWithAHint) {
+  const Folder folder;
+  for (const char* key : {"/v.shm_0", "/v.shm_verdict"})
+    std::ofstream(folder.path + key) << "something else";
+  const FileStore store(folder.path, "a secret");
+  const Rank self(load_backend(), job_of(2), 1, store.table());
+  EXPECT_EQ(self.created, DB_ERR_MISMATCH) << self.error.text.data();
+  EXPECT_EQ(self.error.error.failed_rank, 0);
+  for (const char* part : {"rank 0", "format", "install the same version"})
+    EXPECT_TRUE(contains(self.error, part)) << self.error.text.data();
 }
 
 TEST(ShmConnect, RankOfAnotherUser_IsNamedWithAHint) {
@@ -172,7 +206,50 @@ TEST(ShmConnect, PrivatePidNamespaces_ShareMemoryAndSeeAKill) {
   for (const int status : statuses) EXPECT_EQ(status, 0);
 }
 
-// As with a /proc that is mounted with hidepid: rank 1 does not see the process of rank 0.
+// Gives the calling process a /proc of its own that shows only what it may trace.
+bool hide_processes() {
+  return unshare(CLONE_NEWNS) == 0 &&
+         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=ptraceable") ==
+             0;
+}
+
+bool can_hide_processes() {
+  const pid_t child = fork();
+  if (child == 0) _exit(hide_processes() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status == 0;
+}
+
+// The ranks are one user's without rights over another process, as on a cluster whose /proc is
+// mounted with hidepid.
+TEST(ShmConnect, ProcMountedWithHidepid_ShareMemory) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can mount";
+  if (!can_hide_processes()) GTEST_SKIP() << "/proc cannot be mounted with hidepid=ptraceable here";
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(ends), 0);
+  Job job = job_of(2);
+  job.prepare = [&](int32_t rank, Job*) {
+    if (rank == 1) {
+      ASSERT_TRUE(hide_processes()) << strerror(errno);
+    }
+    ASSERT_EQ(seteuid(65534), 0);
+    setfsuid(0);  // the store's folder belongs to root
+    pid_t pid = getpid();
+    if (rank == 0) {
+      ASSERT_EQ(write(ends[1], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+      return;
+    }
+    ASSERT_EQ(read(ends[0], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+    ASSERT_TRUE(std::filesystem::exists("/proc/self/fd"));
+    ASSERT_FALSE(std::filesystem::exists("/proc/" + std::to_string(pid)));
+  };
+  expect_ranks(job, [&](int32_t, Rank& self) { expect_sum(2, self); });
+  for (const int end : ends) close(end);
+}
+
+// The same where /proc cannot be mounted so: rank 1 does not see the process of rank 0.
 TEST(ShmConnect, HiddenProcess_ShareMemory) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can mount";
   int ends[2] = {-1, -1};

@@ -1,10 +1,13 @@
 // What the ranks must agree on before they connect.
-#include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/raw_communicator.h"
 #include "ranks.h"
+#include "temporary_folder.h"
 
 namespace coupler::comm {
 namespace {
@@ -46,25 +49,62 @@ TEST(Preflight, OptionOnOneRankOnly_NamesIt) {
                 {"backend.double.factor", "not set on rank 0", "'2' on rank 1"});
 }
 
+// A composition whose bases are what these options name.
+void compose(RankSetup& setup, std::vector<config::PluginOption> bases) {
+  setup.backend.use = std::string(COUPLER_FIXTURES) + "/libcoupler_composite.so";
+  setup.backend.plugin_path = {COUPLER_FIXTURES};
+  setup.backend.options["composite"] = std::move(bases);
+}
+
 // Every base is compared: which one it is, and its version.
 TEST(Preflight, OtherBaseOfOneRole_NamesTheRole) {
-  const auto compose = [](RankSetup& setup) {
-    setup.backend.use = std::string(COUPLER_FIXTURES) + "/libcoupler_composite.so";
-    setup.backend.plugin_path = {COUPLER_FIXTURES};
-    setup.backend.options["composite"] = {
-        option("far", std::string(setup.process.rank == 1 ? "swift" : "gloo_cpu"))};
-  };
   expect_errors(run_ranks(
-                    3, [](Communicator&) {}, compose),
+                    3, [](Communicator&) {},
+                    [](RankSetup& setup) {
+                      const bool other = setup.process.rank == 1;
+                      compose(setup, {option("far", std::string(other ? "swift" : "gloo_cpu"))});
+                    }),
                 ErrorCode::kMismatch,
                 {"backend.composite.far", "'gloo_cpu' on rank 0", "'swift' on rank 1"});
-  RankSetup setup = setup_of(1, 2, std::make_shared<store::MemoryStore>());
-  compose(setup);
-  const SharedSettings settings = RawCommunicator(options_of(setup)).settings();
-  for (const char* base : {"gloo_cpu", "swift"}) {
-    const std::pair<std::string, std::string> version{std::string(base) + " (plugin version)",
-                                                      "1.2.3"};
-    EXPECT_NE(std::find(settings.begin(), settings.end(), version), settings.end()) << base;
+}
+
+// Also if the other base is of the same backend.
+TEST(Preflight, OtherVersionOfOneBase_NamesTheRole) {
+  const TemporaryFolder folder("coupler-preflight");
+  const std::filesystem::path newer = folder.path() / "libcoupler_gloo_cpu.so";
+  std::filesystem::copy_file(std::string(COUPLER_FIXTURES) + "/libcoupler_newer_gloo_cpu.so",
+                             newer);
+  std::filesystem::permissions(newer, std::filesystem::perms(0755));
+  for (const char* role : {"near", "far"}) {
+    expect_errors(
+        run_ranks(
+            3, [](Communicator&) {},
+            [&](RankSetup& setup) {
+              const std::string own = setup.process.rank == 2 ? newer.string() : "gloo_cpu";
+              const bool near = std::string(role) == "near";
+              const std::string other = "gloo_cpu";
+              compose(setup,
+                      {option("near", near ? own : other), option("far", near ? other : own)});
+            }),
+        ErrorCode::kMismatch,
+        {std::string("backend.composite.") + role + " (plugin version)", "'1.2.3' on rank 0",
+         "'9.9.9' on rank 2"});
+  }
+}
+
+TEST(Preflight, BaseThatIsNotFound_NamesTheRole) {
+  for (const char* one : {"near", "far"}) {
+    const std::string role = one;
+    expect_errors(run_ranks(
+                      2, [](Communicator&) {},
+                      [&](RankSetup& setup) {
+                        compose(setup,
+                                {option(role, std::string("absent")),
+                                 option(role == "near" ? "far" : "near", std::string("gloo_cpu"))});
+                      }),
+                  ErrorCode::kPlugin,
+                  {"backend.composite." + role + " = \"absent\": backend \"absent\" was not found",
+                   "set backend.composite." + role + " to one of these names"});
   }
 }
 

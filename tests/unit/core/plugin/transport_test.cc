@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <functional>
+
 #include "folder.h"
 #include "plugin/automatic.h"
 #include "plugin/resolve.h"
@@ -97,6 +100,37 @@ TEST_F(PluginTransport, CompositeUnderAWrapper_IsTaken_AndNothingDeeper) {
   }
 }
 
+// Whether the launcher or a rank notices.
+TEST_F(PluginTransport, CompositeOverMemoryThatItDoesNotWorkOn_IsRefusedByName) {
+  backend_.use = "composite";
+  const std::string device = std::string(COUPLER_FIXTURES) + "/" + Folder::file_name("nccl");
+  for (const char* role : {"near", "far"}) {
+    backend_.options["composite"] = {{role, device, {}}};
+    const std::function<void()> users[] = {
+        [&] { plugin::choose_transport(backend_, plugin::MpiLaunch::kInside); },
+        [&] { plugin::needs_mpi_launch(backend_); }};
+    for (const auto& user : users) {
+      const std::string message = message_of(ErrorCode::kConfig, user);
+      const std::string key = std::string("backend.composite.") + role;
+      expect_text(message, key +
+                               " = \"nccl\": it moves only a device's memory, and composite "
+                               "works on host memory");
+      expect_text(message, "set " + key + " to a transport for host memory");
+      expect_text(message, "or backend.use to \"nccl\" alone");
+    }
+  }
+}
+
+// On a machine with devices, too.
+TEST_F(PluginTransport, CompositeWithoutBase_GetsWhatMovesItsMemory) {
+  std::filesystem::remove(folder_.path(Folder::file_name("nccl")));
+  folder_.add("nccl");
+  EXPECT_EQ(plugin::resolve_auto(backend_, plugin::MpiLaunch::kTooLate), "nccl");
+  backend_.use = "composite";
+  EXPECT_EQ(plugin::choose_transport(backend_, plugin::MpiLaunch::kTooLate).transport,
+            "gloo_cpu and gloo_cpu");
+}
+
 // Doubles of all of ours, with their scores.
 class AutomaticTransport : public PluginTransport {
  protected:
@@ -169,6 +203,24 @@ TEST_F(AutomaticTransport, CompositionWhoseBaseCannotBeUsed_IsPassedOver) {
   EXPECT_EQ(reason_of("shm"), "it connects the ranks of one machine, and the job is on several");
   expect_text(reason_of("mpi"), "mpirun did not start this process");
   EXPECT_EQ(reason_of("wrapper"), "not there") << "it is never taken";
+}
+
+TEST_F(AutomaticTransport, CompositionOverADevicesMemory_IsPassedOver) {
+  std::filesystem::remove(folder_.path(Folder::file_name("nccl")));
+  folder_.add("nccl");
+  backend_.options["hierarchical"] = {{"near", "nccl", {}}};
+  const std::vector<plugin::Candidate> candidates =
+      plugin::judge_candidates(plugin::probe_candidates(backend_, false), backend_,
+                               {.spread = plugin::Spread::kShared, .compositions = true});
+  EXPECT_EQ(candidates.front().report.name, "nccl");
+  const auto passed_over =
+      std::find_if(candidates.begin(), candidates.end(),
+                   [](const plugin::Candidate& one) { return one.report.name == "hierarchical"; });
+  ASSERT_NE(passed_over, candidates.end());
+  expect_text(
+      passed_over->rejection,
+      "its base near = \"nccl\": it moves only a device's memory, and hierarchical works on "
+      "host memory");
 }
 
 TEST_F(PluginTransport, BaseThatIsNotFound_IsNamedByItsOption) {
