@@ -40,8 +40,8 @@ bool is_divided(const at::Tensor& tensor) {
 
 OwnDraws::OwnDraws(c10::Device device)
     : generator_(device::device_generator(device).value_or(at::detail::getDefaultCPUGenerator())) {
-  // Of the CPU, whose generator counts the draws of all devices: this device's goes back to where
-  // it was.
+  // The CPU's generator counts the draws of all devices, so a device's own can go back to where it
+  // was.
   const uint64_t seed = common_number() + static_cast<uint64_t>(values_now->rank);
   const std::lock_guard lock(generator_.mutex());
   state_ = generator_.get_state();
