@@ -2,6 +2,7 @@
 // alike, each rank's part is dropped by its own draws, and activations that are computed again are
 // dropped as before.
 #include <coupler/coupler.h>
+#include <coupler/lora.h>
 
 #include "expected.h"
 #include "mesh_checks.h"
@@ -109,23 +110,29 @@ void masks_are_apart(Accelerator& accelerator) {
   expect_alike("after a block");
 }
 
-// Its results are the same on every rank. The sum of the results is the product of the gradient and
-// x only if backward sees the masks of forward.
+void expect_same_on_ranks(Accelerator& accelerator, const torch::Tensor& own, const char* what) {
+  const torch::Tensor all = of_each_rank(accelerator, own);
+  for (int64_t rank = 1; rank < all.size(0); ++rank)
+    EXPECT(torch::allclose(all[0], all[rank], 1e-9, 1e-12), std::string(what) + " differ");
+}
+
+// The sum of the results is the product of the gradient and x only if backward sees the masks of
+// forward.
+void expect_linear(Accelerator& accelerator, const torch::Tensor& results, const torch::Tensor& x) {
+  expect_same_on_ranks(accelerator, results, "the ranks' results");
+  accelerator.backward(results.sum());
+  expect_near((x.grad() * x.detach()).sum().item<double>(), results.sum().item<double>(),
+              "the product of gradient and input");
+  expect_same_on_ranks(accelerator, torch::rand({4}, torch::kDouble),
+                       "numbers that ranks draw after backward");
+}
+
 void masks_return(Accelerator& accelerator) {
   DroppingNet model;
   auto net = accelerator.prepare(model);
   torch::manual_seed(17);
   const torch::Tensor x = dropping_inputs().requires_grad_(true);
-  const torch::Tensor results = net->forward(x);
-  const torch::Tensor all = of_each_rank(accelerator, results);
-  for (int64_t rank = 1; rank < all.size(0); ++rank)
-    EXPECT(torch::allclose(all[0], all[rank], 1e-9, 1e-12), "the ranks' results differ");
-  accelerator.backward(results.sum());
-  expect_near((x.grad() * x.detach()).sum().item<double>(), results.sum().item<double>(),
-              "the product of gradient and input");
-  const torch::Tensor next = of_each_rank(accelerator, torch::rand({4}, torch::kDouble));
-  for (int64_t rank = 1; rank < next.size(0); ++rank)
-    EXPECT(torch::equal(next[0], next[rank]), "the ranks draw other numbers after backward");
+  expect_linear(accelerator, net->forward(x), x);
 }
 
 // Computed again by the program's own call.
@@ -136,9 +143,26 @@ void masks_return_in_a_function(Accelerator& accelerator) {
   const torch::Tensor x = dropping_inputs().requires_grad_(true);
   const torch::Tensor results = coupler::activation_checkpoint(
       [&net](const torch::Tensor& input) { return net->forward(input); }, x);
-  accelerator.backward(results.sum());
-  expect_near((x.grad() * x.detach()).sum().item<double>(), results.sum().item<double>(),
-              "the product of gradient and input");
+  expect_linear(accelerator, results, x);
+}
+
+// A of a colwise layer is whole, and so is what it multiplies.
+void masks_of_lora(Accelerator& accelerator) {
+  DroppingNet model;
+  const coupler::LoraAdapter adapter = coupler::lora(
+      *model,
+      {.rank = 2, .alpha = 4, .dropout = kRate, .target_modules = {"v", "o", "up", "down"}});
+  {
+    const torch::NoGradGuard no_grad;  // B is 0 at first
+    for (const torch::Tensor& matrix : adapter.parameters()) matrix.normal_();
+  }
+  auto net = accelerator.prepare(model);
+  torch::manual_seed(19);
+  const torch::Tensor x = dropping_inputs().requires_grad_(true);
+  expect_linear(accelerator, net->forward(x), x);
+  const auto parameters = net->named_parameters();
+  for (const char* name : {"blocks.0.v.lora_A.weight", "blocks.1.up.lora_A.weight"})
+    expect_same_on_ranks(accelerator, accelerator.gradient(parameters[name]), name);
 }
 
 }  // namespace
@@ -146,5 +170,6 @@ void masks_return_in_a_function(Accelerator& accelerator) {
 std::vector<Check> mesh_dropout_checks() {
   return {{"drops_apart", masks_are_apart},
           {"drops_again", masks_return},
+          {"drops_lora", masks_of_lora},
           {"drops_in_a_function", masks_return_in_a_function, /*alone=*/true}};
 }
