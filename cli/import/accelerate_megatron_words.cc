@@ -13,8 +13,6 @@ struct MegatronSetting {
 };
 
 constexpr MegatronSetting kMegatron[] = {
-    {"--megatron_lm_pp_degree N", "megatron_lm_config.megatron_lm_pp_degree", "1",
-     "a pipeline's stages are set in the program", "call coupler::prepare_pipeline"},
     {"--megatron_lm_num_micro_batches N", "megatron_lm_config.megatron_lm_num_micro_batches", "1",
      "a pipeline's micro-batches are set in the program",
      "set micro_batches of coupler::prepare_pipeline"},
@@ -154,6 +152,9 @@ std::vector<AccelerateWord> accelerate_megatron_words() {
   words.push_back({"--megatron_lm_tp_degree N",
                    {"megatron_lm_config.megatron_lm_tp_degree"},
                    as_mesh_size("parallel.tensor")});
+  words.push_back({"--megatron_lm_pp_degree N",
+                   {"megatron_lm_config.megatron_lm_pp_degree"},
+                   as_mesh_size("parallel.pipeline")});
   words.push_back({"--megatron_lm_sequence_parallelism BOOL",
                    {"megatron_lm_config.megatron_lm_sequence_parallelism"},
                    as_boolean("parallel.sequence")});

@@ -238,8 +238,7 @@ std::string accelerate_table_answer(const std::string& table) {
   if (table == "megatron_lm_config") return "Megatron-LM is not supported";
   if (table == "tpu_env") return "set the variables before the command: ranks inherit them";
   if (table == "dynamo_config") return "C++ modules cannot be traced";
-  if (table == "parallelism_config")
-    return "tensor, context and sequence parallelism are not supported";
+  if (table == "parallelism_config") return "no such setting is known; [parallel] has the sizes";
   static const std::set<std::string> of_sagemaker = {"additional_args",
                                                      "base_job_name",
                                                      "ec2_instance_type",

@@ -20,6 +20,7 @@
 #include "device/device_memory.h"
 #include "precision/precision.h"
 #include "strategy/gradient_hooks.h"
+#include "tensors/divided_values.h"
 #include "tensors/replaced_attention.h"
 #include "tensors/replaced_dropout.h"
 
@@ -91,6 +92,7 @@ struct SavedPart : torch::CustomClassHolder {
   AutocastSettings autocast = precision::autocast_now();
   const std::shared_ptr<tensors::AttentionReplacement> attention = tensors::replaced_attention();
   const std::shared_ptr<const tensors::PartOfTokens> tokens = tensors::part_of_tokens();
+  const std::shared_ptr<const tensors::DividedValues> divided = tensors::divided_values();
   std::vector<bool> wants_gradient;  // of the inputs
   std::vector<Form> outputs;
   std::shared_ptr<activations::OffloadedTensors> offloaded;  // null: none
@@ -162,6 +164,7 @@ variable_list gradients_of(const SavedPart& part, const variable_list& saved,
     const AutocastScope autocast(part.autocast);
     const tensors::AttentionScope attention(part.attention);
     const tensors::PartOfTokensScope tokens(part.tokens);
+    const tensors::DividedValuesScope divided(part.divided);
     const at::AutoGradMode recording(true);
     outputs = part.compute(inputs);
   }

@@ -60,7 +60,8 @@ ForwardSegment::ForwardSegment(std::string unit)
     : unit_(std::move(unit)),
       autocast_(precision::autocast_now()),
       attention_(tensors::replaced_attention()),
-      tokens_(tensors::part_of_tokens()) {}
+      tokens_(tensors::part_of_tokens()),
+      divided_(tensors::divided_values()) {}
 
 std::optional<ForwardSegment::Made> ForwardSegment::made_of(const at::Tensor& tensor) const {
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
@@ -253,6 +254,7 @@ void ForwardSegment::recompute() {
   const AutocastScope autocast(autocast_);
   const tensors::AttentionScope attention(attention_);
   const tensors::PartOfTokensScope tokens(tokens_);
+  const tensors::DividedValuesScope divided(divided_);
   std::vector<Stack> results(calls_.size());
   std::vector<at::Tensor> aliases, inner;  // inner: as in forward
   for (size_t i = 0; i < calls_.size(); ++i) {

@@ -19,6 +19,7 @@
 #include "activations/activation_checkpoint.h"
 #include "activations/activation_offload.h"
 #include "empty_weights/recording.h"
+#include "tensors/divided_values.h"
 #include "tensors/replaced_attention.h"
 #include "tensors/replaced_dropout.h"
 
@@ -112,6 +113,7 @@ class ForwardSegment {
   const AutocastSettings autocast_;
   const std::shared_ptr<tensors::AttentionReplacement> attention_;
   const std::shared_ptr<const tensors::PartOfTokens> tokens_;
+  const std::shared_ptr<const tensors::DividedValues> divided_;
   std::vector<Call> calls_;
   std::vector<Saved> saved_;
   std::shared_ptr<OffloadedTensors> offloaded_;  // null: none

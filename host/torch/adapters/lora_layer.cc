@@ -2,10 +2,13 @@
 
 #include <ATen/Functions.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "residency/product.h"
+#include "tensors/divided_values.h"
 
 namespace coupler::adapters {
 namespace {
@@ -22,13 +25,15 @@ class LowRankHook : public residency::ParameterHook {
         transposed_(layer.target.transposed),
         scaling_(layer.scaling),
         dropout_(dropout),
+        features_(layer.a->weight.size(1)),
         module_(*layer.a),
         used_(layer.used),
         adapter_(std::move(adapter)) {}
 
   void around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
               const std::function<void()>& run) override {
-    const std::optional<at::Tensor> input = input_of(op, stack);
+    std::optional<at::Tensor> input = input_of(op, stack);
+    if (input) input = dropped(std::move(*input));
     run();
     if (input && stack.back().isTensor()) stack.back() = added(*input, stack.back().toTensor());
   }
@@ -47,11 +52,20 @@ class LowRankHook : public residency::ParameterHook {
     return product->x;
   }
 
-  at::Tensor added(at::Tensor x, const at::Tensor& result) const {
-    used_->store(true, std::memory_order_relaxed);
+  // Before the layer's product, at which a rank's part of the values may end.
+  at::Tensor dropped(at::Tensor x) const {
     // Autocast converts by itself, to the type that it computes in.
     if (!residency::is_autocast_on(x.device().type())) x = x.to(a_.scalar_type());
-    if (dropout_ > 0 && module_.is_training()) x = at::dropout(x, dropout_, /*train=*/true);
+    if (dropout_ == 0 || !module_.is_training()) return x;
+    // A whole input may have as many features as what another layer has made.
+    std::optional<tensors::OwnDraws> own;
+    if (x.size(-1) != features_ && tensors::divided_values() != nullptr) own.emplace(x.device());
+    const tensors::DividedValuesScope whole(nullptr);
+    return at::dropout(x, dropout_, /*train=*/true);
+  }
+
+  at::Tensor added(const at::Tensor& x, const at::Tensor& result) const {
+    used_->store(true, std::memory_order_relaxed);
     const at::Tensor product = at::linear(at::linear(x, a_), b_);
     // A view of an internal result may not be written to.
     return result.is_view() ? result.add(product, scaling_).to(result.scalar_type())
@@ -61,6 +75,7 @@ class LowRankHook : public residency::ParameterHook {
   const at::Tensor weight_, a_, b_;
   const bool transposed_;
   const double scaling_, dropout_;
+  const int64_t features_;  // of whole inputs: a rowwise layer gets a part of them
   const torch::nn::Module& module_;
   const std::shared_ptr<std::atomic<bool>> used_;
   const std::shared_ptr<const LoraSwitch> adapter_;

@@ -11,10 +11,12 @@
 #include <array>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "empty_weights/recording.h"
 #include "tensor_parallel/overlapped_product.h"
 #include "tensors/autocast_state.h"
+#include "tensors/divided_values.h"
 
 namespace coupler::tensor_parallel {
 namespace {
@@ -47,6 +49,21 @@ bool is_neutral(const c10::OperatorHandle& op) {
   return std::all_of(results.begin(), results.end(),
                      [](const c10::Argument& result) { return result.alias_info() != nullptr; });
 }
+
+// A colwise layer made these features. What follows on this thread may be made of them, until a
+// layer makes whole values.
+void begin_of_divided(int64_t features, int rank) {
+  const auto known = tensors::divided_values();
+  auto values = std::make_shared<tensors::DividedValues>();
+  if (known != nullptr) *values = *known;
+  std::vector<int64_t>& all = values->features;
+  if (std::find(all.begin(), all.end(), features) != all.end()) return;
+  all.push_back(features);
+  values->rank = rank;
+  tensors::set_divided_values(std::move(values));
+}
+
+void end_of_divided() { tensors::set_divided_values(nullptr); }
 
 }  // namespace
 
@@ -100,6 +117,7 @@ void DividedLayer::run_lookup(torch::jit::Stack& stack, const std::function<void
   const int64_t padded = padding.toInt() - first;
   padding = padding.toInt() >= 0 && padded >= 0 && padded < rows ? padded : int64_t{-1};
   run();
+  end_of_divided();
   const at::Tensor found = stack.back().toTensor().masked_fill(elsewhere.unsqueeze(-1), 0);
   if (divided) {
     stack.back() = own_tokens_of_sum(found, *divided, group_);
@@ -165,8 +183,13 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   } else {
     run();
   }
-  if (!whole) return watch_heads(stack.back().toTensor());
   at::Tensor result = stack.back().toTensor();
+  if (style == TensorStyle::kColwise) {
+    begin_of_divided(result.size(-1) / weight_.product.blocks, group_->rank());
+  } else {
+    end_of_divided();
+  }
+  if (!whole) return watch_heads(result);
   if (!overlaps || !takes_part(style)) result = completed(result);
   if (bias.defined()) result = result.add(bias.to(result.scalar_type()));
   stack.back() = result;

@@ -14,9 +14,9 @@ namespace coupler::tensors {
 
 // Above autograd, autocast and the intercept of sharded parameters, so that all of them see the
 // operations that replace others: fp8 layers here, attention in replaced_attention.h, dropout in
-// replaced_dropout.h.
+// replaced_dropout.h, and both if a rank draws for them by itself (divided_values.h).
 constexpr c10::DispatchKey kReplacedOpsKey = c10::DispatchKey::PreDispatch;
-enum class ReplacedOps : uint8_t { kLinear = 1, kAttention = 2, kDropout = 4 };
+enum class ReplacedOps : uint8_t { kLinear = 1, kAttention = 2, kDropout = 4, kOwnDraws = 8 };
 
 // The key of code that records forward (activations/forward_recorder.h): below the one above, and
 // above the intercept.

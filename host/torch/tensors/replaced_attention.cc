@@ -4,9 +4,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <utility>
 
 #include "tensors/autocast_state.h"
+#include "tensors/divided_values.h"
 
 namespace coupler::tensors {
 namespace {
@@ -19,6 +21,9 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   const c10::impl::ExcludeDispatchKeyGuard below(kReplacedOpsKey);
   const auto replacement = replacement_now;
   if (replacement == nullptr || goes_to_recorder()) {
+    std::optional<OwnDraws> own;
+    if (dropout > 0 && divided_values() != nullptr && !goes_to_recorder())
+      own.emplace(query.device());
     return at::scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale,
                                             grouped_heads);
   }
@@ -43,7 +48,7 @@ std::shared_ptr<AttentionReplacement> replace_attention(
 std::shared_ptr<AttentionReplacement> replaced_attention() { return replacement_now; }
 
 ReplacedAttentionAgain::ReplacedAttentionAgain(const c10::OperatorHandle& op)
-    : again_(replacement_now != nullptr &&
+    : again_((replacement_now != nullptr || divided_values() != nullptr) &&
              op.schema().name() == "aten::scaled_dot_product_attention") {
   if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, false);
 }

@@ -1,6 +1,7 @@
 // Scaled dot-product attention of unmodified modules, computed in another way while a scope says
 // so: with sequences divided over ranks, each rank has a part of the tokens, and attention needs
-// those of the others. [any-thread]; the replacement is the calling thread's.
+// those of the others. Attention of a rank's own heads draws its own numbers for dropout
+// (divided_values.h). [any-thread]; the replacement is the calling thread's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

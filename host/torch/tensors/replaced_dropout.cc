@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tensors/autocast_state.h"
+#include "tensors/divided_values.h"
 
 namespace coupler::tensors {
 namespace {
@@ -21,9 +22,11 @@ bool is_dropout(const c10::OperatorHandle& op) {
   return name == "aten::dropout" || name == "aten::dropout_";
 }
 
-bool drops_of_part(const at::Tensor& input, double p, bool train) {
-  return part_now != nullptr && train && p > 0 && p < 1 && input.dim() == 3 &&
-         input.size(part_now->dim) == part_now->tokens && !goes_to_recorder();
+// Whether dropout draws anything, here instead of in the code that records it.
+bool draws_here(double p, bool train) { return train && p > 0 && p < 1 && !goes_to_recorder(); }
+
+bool is_part(const at::Tensor& input) {
+  return part_now != nullptr && input.dim() == 3 && input.size(part_now->dim) == part_now->tokens;
 }
 
 // This rank's part of what at::dropout multiplies all tokens by.
@@ -37,14 +40,26 @@ at::Tensor factors_of_part(const at::Tensor& input, double p) {
 
 at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   const c10::impl::ExcludeDispatchKeyGuard below(kReplacedOpsKey);
-  if (!drops_of_part(input, p, train)) return at::dropout(input, p, train);
-  return input.mul(factors_of_part(input, p));
+  if (draws_here(p, train)) {
+    if (is_part(input)) return input.mul(factors_of_part(input, p));
+    if (is_divided(input)) {
+      const OwnDraws own(input.device());
+      return at::dropout(input, p, train);
+    }
+  }
+  return at::dropout(input, p, train);
 }
 
 at::Tensor& dropout_in_place(at::Tensor& input, double p, bool train) {
   const c10::impl::ExcludeDispatchKeyGuard below(kReplacedOpsKey);
-  if (!drops_of_part(input, p, train)) return at::dropout_(input, p, train);
-  return input.mul_(factors_of_part(input, p));
+  if (draws_here(p, train)) {
+    if (is_part(input)) return input.mul_(factors_of_part(input, p));
+    if (is_divided(input)) {
+      const OwnDraws own(input.device());
+      return at::dropout_(input, p, train);
+    }
+  }
+  return at::dropout_(input, p, train);
 }
 
 TORCH_LIBRARY_IMPL(aten, PreDispatch, library) {
@@ -62,7 +77,7 @@ std::shared_ptr<const PartOfTokens> set_part_of_tokens(std::shared_ptr<const Par
 std::shared_ptr<const PartOfTokens> part_of_tokens() { return part_now; }
 
 ReplacedDropoutAgain::ReplacedDropoutAgain(const c10::OperatorHandle& op)
-    : again_(part_now != nullptr && is_dropout(op)) {
+    : again_((part_now != nullptr || divided_values() != nullptr) && is_dropout(op)) {
   if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, false);
 }
 ReplacedDropoutAgain::~ReplacedDropoutAgain() {

@@ -1,7 +1,7 @@
 // Dropout of unmodified modules on a part of the tokens: with sequences divided over the ranks of a
 // tensor group, each rank draws the mask of all tokens, as one process would, and takes its part.
-// So ranks drop different tokens' values, and their generators stay alike. [any-thread]; what is
-// divided is the calling thread's.
+// So ranks drop different tokens' values, and their generators stay alike. Dropout of divided
+// values (divided_values.h) comes here, too. [any-thread]; what is divided is the calling thread's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -300,17 +300,22 @@ TEST(ConfigImport, OverAFile_IsRefused_UnlessForced) {
 TEST(ConfigImport, OfAcceleratesWordsForMegatron_NamesWhatDoesTheSame) {
   const Workplace here;
   here.write("acc.yaml",
-             "distributed_type: MEGATRON_LM\nnum_processes: 2\ngpu_ids: 0,1\n"
+             "distributed_type: MEGATRON_LM\nnum_processes: 4\ngpu_ids: 0,1\n"
              "megatron_lm_config:\n  megatron_lm_pp_degree: 2\n  megatron_lm_tp_degree: 2\n"
-             "  megatron_lm_new_word: 1\n");
+             "  megatron_lm_num_micro_batches: 4\n  megatron_lm_new_word: 1\n"
+             "parallelism_config:\n  parallelism_config_new_size: 2\n");
   const Outcome outcome = here.coupler({"config", "import", "acc.yaml"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   for (const char* words :
-       {"megatron_lm_pp_degree: 2: a pipeline's stages are set in the program; call "
-        "coupler::prepare_pipeline",
+       {"megatron_lm_num_micro_batches: 4: a pipeline's micro-batches are set in the program; set "
+        "micro_batches of coupler::prepare_pipeline",
+        "parallelism_config_new_size: 2: no such setting is known; [parallel] has the sizes",
         "megatron_lm_new_word: 1: Megatron-LM is not supported",
         "gpu_ids: 0,1: an option of coupler launch: --gpu_ids 0,1"})
     EXPECT_TRUE(has(outcome.out, words)) << words << " is not in\n" << outcome.out;
+  const std::string toml = text_of(here.path() / "train.toml");
+  for (const char* line : {"\npipeline = 2\n", "\ntensor = 2\n"})
+    EXPECT_TRUE(has(toml, line)) << line << " is not in\n" << toml;
 }
 
 TEST(ConfigUpdate, OfTodaysFile_ChangesNothing_AndSaysSo) {

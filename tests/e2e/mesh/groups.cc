@@ -118,7 +118,7 @@ std::vector<Check> all_checks() {
   for (const auto& some :
        {group_checks(), mesh_sample_checks(), mesh_training_checks(), mesh_stage_checks(),
         mesh_tensor_checks(), mesh_sequence_checks(), mesh_adapter_checks(), mesh_fp8_checks(),
-        mesh_context_checks(), mesh_expert_checks()})
+        mesh_context_checks(), mesh_expert_checks(), mesh_loss_checks(), mesh_dropout_checks()})
     checks.insert(checks.end(), some.begin(), some.end());
   return checks;
 }

@@ -18,3 +18,5 @@ std::vector<Check> mesh_adapter_checks();
 std::vector<Check> mesh_fp8_checks();
 std::vector<Check> mesh_context_checks();
 std::vector<Check> mesh_expert_checks();
+std::vector<Check> mesh_loss_checks();
+std::vector<Check> mesh_dropout_checks();

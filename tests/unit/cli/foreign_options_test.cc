@@ -255,7 +255,8 @@ TEST(ForeignOptions, ThatAreRefused_SayWhy_AndWhatToDo) {
       {{"--elastic_training"}, "--max-restarts"},
       {{"--gpu_ids", "0 1"}, "separate them by commas"},
       {{"--deepspeed_config_file", "ds.json"}, "coupler config import ds.json"},
-      {{"--megatron_lm_pp_degree", "2"}, "coupler::prepare_pipeline"},
+      {{"--megatron_lm_num_micro_batches", "2"}, "coupler::prepare_pipeline"},
+      {{"--megatron_lm_pp_degree", "0"}, "a number of ranks"},
       {{"--megatron_lm_expert_tensor_parallel_size", "2"}, "an expert is whole on its rank"},
       {{"--parallelism_config_cp_size", "x"}, "a number of ranks"},
       {{"--gradient_clipping", "1.0"}, "accelerator.clip_grad_norm"},
@@ -284,7 +285,7 @@ TEST(ForeignOptions, ThatLeaveThingsAsTheyAre_SayNothing) {
         Words{"--zero3_init_flag", "false"}, Words{"--fsdp_offload_params", "false"},
         Words{"--fsdp_forward_prefetch", "false"}, Words{"--fsdp_activation_checkpointing", "no"},
         Words{"--fsdp_activation_checkpointing_offload", "false"},
-        Words{"--parallelism_config_tp_size", "1"},
+        Words{"--parallelism_config_tp_size", "1"}, Words{"--megatron_lm_pp_degree", "1"},
         Words{"--parallelism_config_dp_replicate_size", "1"}, Words{"--dynamo_backend", "no"},
         Words{"--offload_param_nvme_path", "none"}})
     EXPECT_EQ(effect_of(words), "") << words[0];
