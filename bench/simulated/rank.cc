@@ -120,6 +120,21 @@ void Rank::gather_within(const std::vector<Part>& parts) {
   machine_->barrier->wait();
 }
 
+uint64_t Rank::room(uint64_t elements) {
+  if (data_ == nullptr) return 0;
+  data_->resize(data_->size() + elements);
+  return data_->size() - elements;
+}
+
+void Rank::store_sum(const std::vector<Block>& blocks, const Block& to) {
+  if (data_ == nullptr) return;
+  Values sum(to.count);
+  for (const Block& block : blocks) {
+    for (uint64_t i = 0; i < to.count; ++i) sum[i] += (*data_)[block.begin + i];
+  }
+  store(sum, {0, {to}, false});
+}
+
 void Rank::move_memory(uint64_t bytes) {
   if (bytes == 0) return;
   s4u::Host* const here = host();

@@ -71,6 +71,11 @@ class Rank {
   // All ranks of this machine wait for each other.
   void meet_within();
 
+  // Where there is room for so many elements after this rank's data, for it alone.
+  uint64_t room(uint64_t elements);
+  // Stores the sum of blocks of one length in `to`. Takes no time.
+  void store_sum(const std::vector<Block>& blocks, const Block& to);
+
   void move_memory(uint64_t bytes);  // read or written by this rank
   void compute(double seconds);
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "gloo_cpu/circulant.h"
 #include "parts.h"
 #include "rank.h"
 
@@ -72,7 +73,8 @@ class HalvingDoubling final : public Schedule {
 };
 
 // The backend gloo_cpu's: every member sends to every other one, one round for small data and two
-// otherwise, in slices; while one is spread, the next is combined.
+// otherwise, in slices; while one is spread, the next is combined. From halving_ranks on, circulant
+// rounds take the place of each round, without slices.
 class Direct final : public Schedule {
  public:
   // The defaults of the backend's options; a slice is four times its chunk_bytes.
@@ -80,18 +82,26 @@ class Direct final : public Schedule {
     uint64_t exchange_bytes = 256 << 10;
     uint64_t pair_exchange_bytes = 4 << 20;
     uint64_t slice_bytes = 1 << 20;
+    int halving_ranks = 32;
   };
   Direct(Rank& rank, Group group) : Direct(rank, std::move(group), Limits()) {}
   Direct(Rank& rank, Group group, const Limits& limits)
-      : rank_(rank), group_(std::move(group)), limits_(limits) {}
+      : rank_(rank), group_(std::move(group)), limits_(limits) {
+    if (group_.size() >= limits.halving_ranks)
+      rounds_ = db::gloo_cpu::circulant_rounds(group_.index, group_.size());
+  }
   void all_reduce(const Block& block) override;
   void reduce_scatter(const std::vector<Part>& parts) override;
   void all_gather(const std::vector<Part>& parts) override;
 
  private:
+  void exchange(const Block& block);
+  void circulant_exchange(const Block& block);
+
   Rank& rank_;
   const Group group_;
   const Limits limits_;
+  std::vector<db::gloo_cpu::CirculantRound> rounds_;  // empty: too few members
 };
 
 // Makes a schedule by name: "ring", "halving-doubling", "direct". Throws std::invalid_argument.

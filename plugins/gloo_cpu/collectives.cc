@@ -17,6 +17,8 @@ Collectives::Collectives(int32_t rank, int32_t size, ConnectionEngine* engine,
       size_(size),
       engine_(engine),
       limits_(limits),
+      halving_(size >= limits.halving_ranks ? circulant_rounds(rank, size)
+                                            : std::vector<CirculantRound>()),
       libgloo_(limits.by_libgloo && engine != nullptr
                    ? std::make_unique<GlooCollectives>(rank, size, engine)
                    : nullptr) {
@@ -34,6 +36,7 @@ Failure Collectives::run(const Op& op) {
   header_ = make_header(op, size_);
   header_.sequence = ++sequence_;
   last_combined_ = nullptr;
+  heard_.clear();
   in_libgloo_ = libgloo_ != nullptr && GlooCollectives::has(op);
   if (in_libgloo_) return libgloo_->run(op, header_, op.blocking ? limits_.spin_ns : 0);
   Failure failure = run_kind();
@@ -45,7 +48,16 @@ Failure Collectives::run(const Op& op) {
 }
 
 std::vector<int32_t> Collectives::received_from() const {
-  return in_libgloo_ ? libgloo_->received_from() : std::vector<int32_t>{};
+  if (in_libgloo_) return libgloo_->received_from();
+  // In each round, the sender had heard from as many ranks as this one, at the same distances.
+  std::vector<int32_t> ranks{rank_};
+  for (const int32_t from : heard_) {
+    const auto known = ranks.size();
+    if (known >= static_cast<size_t>(size_)) break;  // these are all
+    const int32_t distance = from - rank_ + size_;
+    for (size_t i = 0; i < known; ++i) ranks.push_back((ranks[i] + distance) % size_);
+  }
+  return ranks;
 }
 
 Failure Collectives::run_kind() {
@@ -151,6 +163,11 @@ void Collectives::given_parts() {
     parts_[static_cast<size_t>(rank)] = {offset, bytes};
     offset += bytes;
   }
+}
+
+Collectives::Part Collectives::joined(const PartRun& run) const {
+  const Part first = part(run.first), last = part(run.first + run.count - 1);
+  return {first.offset, last.offset + last.size - first.offset};
 }
 
 uint8_t* Collectives::scratch(uint64_t bytes) {

@@ -38,13 +38,31 @@ Failure Collectives::broadcast() {
 
 Failure Collectives::all_gather() {
   given_parts();
-  const Part mine = part(rank_);
+  copy(recv() + part(rank_).offset, sent(), part(rank_).size);
+  return spread(recv());
+}
+
+// Brings every rank's part of data to all others.
+Failure Collectives::spread(uint8_t* data) {
+  for (auto round = halving_.rbegin(); round != halving_.rend(); ++round) {
+    begin();
+    for (const PartRun& run : round->received) {
+      const Part passed_on = joined(run);
+      send(round->from, data + passed_on.offset, passed_on.size);
+    }
+    for (const PartRun& run : round->given) {
+      const Part from_next = joined(run);
+      receive(round->to, data + from_next.offset, from_next.size);
+    }
+    if (Failure failure = finish(); !failure.ok()) return failure;
+    heard_.push_back(round->to);
+  }
+  if (halves()) return {};
   begin();
   for (const int32_t peer : peers_) {
-    send(peer, sent(), mine.size);
-    receive(peer, recv() + part(peer).offset, part(peer).size);
+    send(peer, data + part(rank_).offset, part(rank_).size);
+    receive(peer, data + part(peer).offset, part(peer).size);
   }
-  copy(recv() + mine.offset, sent(), mine.size);
   return finish();
 }
 
@@ -108,12 +126,8 @@ Failure Collectives::scatter() {
 }
 
 Failure Collectives::barrier() {
-  begin();
-  for (const int32_t peer : peers_) {
-    send(peer, nullptr, 0);
-    receive(peer, nullptr, 0);
-  }
-  return finish();
+  given_parts();  // of no bytes
+  return spread(nullptr);
 }
 
 }  // namespace db::gloo_cpu

@@ -14,7 +14,11 @@ Failure Collectives::all_reduce() {
     copy(recv(), own, bytes);
     return {};
   }
-  return reduce_and_spread(own);
+  if (!halves()) return reduce_and_spread(own);
+  even_parts(op_->count);
+  if (Failure failure = reduce_by_halving(own, recv()); !failure.ok()) return failure;
+  finish_average(recv() + part(rank_).offset, part(rank_).size);
+  return spread(recv());
 }
 
 // Large all_reduce, in slices of four chunks: while the combined parts of one slice are spread, the
@@ -68,18 +72,51 @@ Failure Collectives::exchange_all() {
   };
   scratch(bytes * (static_cast<uint64_t>(size_) + 1));
   const uint8_t* own = contribution(slot(rank_), op_->count);
-  begin();
-  for (const int32_t peer : peers_) {
-    send(peer, own, bytes);
-    receive(peer, slot(peer), bytes);
+  if (halves()) {  // the slots, which are passed on together, are the parts of an all_gather
+    given_parts();
+    copy(slot(rank_), own, bytes);
+    if (Failure failure = spread(scratch_.get()); !failure.ok()) return failure;
+  } else {
+    begin();
+    for (const int32_t peer : peers_) {
+      send(peer, own, bytes);
+      receive(peer, slot(peer), bytes);
+    }
+    if (Failure failure = finish(); !failure.ok()) return failure;
   }
-  if (Failure failure = finish(); !failure.ok()) return failure;
   const auto from = [&](int32_t rank) -> const void* { return rank == rank_ ? own : slot(rank); };
   uint8_t* const sum = slot(size_);  // recv may still hold this rank's contribution
   for (int32_t rank = 1; rank < size_; ++rank) {
     combine_(rank + 1 == size_ ? recv() : sum, rank == 1 ? from(0) : sum, from(rank), op_->count);
   }
   finish_average(recv(), bytes);
+  return {};
+}
+
+// Circulant rounds. Makes this rank's part of sums the sum of that part of every rank's own; the
+// other parts of sums then hold nothing of use. own may be sums.
+Failure Collectives::reduce_by_halving(const uint8_t* own, uint8_t* sums) {
+  if (size_ % 2 != 0) {  // the last part that the first round keeps, to which it adds nothing
+    const Part middle = part((rank_ + size_ / 2) % size_);
+    copy(sums + middle.offset, own + middle.offset, middle.size);
+  }
+  const uint8_t* from = own;
+  for (const CirculantRound& round : halving_) {
+    begin();
+    for (const PartRun& run : round.given) {
+      const Part given = joined(run);
+      send(round.to, from + given.offset, given.size);
+    }
+    for (const PartRun& run : round.received) {  // one after another, since from the same rank
+      const Part added = joined(run);
+      engine_->receive(round.from, header_of(added.size), sums + added.offset, &round_->group,
+                       &round_->incoming.emplace_back(),
+                       {combine_, from + added.offset, op_->element});
+    }
+    if (Failure failure = finish(); !failure.ok()) return failure;
+    heard_.push_back(round.from);
+    from = sums;
+  }
   return {};
 }
 
@@ -133,10 +170,16 @@ Failure Collectives::reduce_scatter() {
     copy(recv(), own, total);
     return {};
   }
-  begin();
-  for (const int32_t peer : peers_) send(peer, own + part(peer).offset, part(peer).size);
-  receive_combined(own + mine.offset, recv(), mine.size);
-  if (Failure failure = finish(); !failure.ok()) return failure;
+  if (halves()) {
+    uint8_t* const sums = scratch(total);  // half of it is touched, unless own is there
+    if (Failure failure = reduce_by_halving(own, sums); !failure.ok()) return failure;
+    copy(recv(), sums + mine.offset, mine.size);
+  } else {
+    begin();
+    for (const int32_t peer : peers_) send(peer, own + part(peer).offset, part(peer).size);
+    receive_combined(own + mine.offset, recv(), mine.size);
+    if (Failure failure = finish(); !failure.ok()) return failure;
+  }
   finish_average(recv(), mine.size);
   return {};
 }

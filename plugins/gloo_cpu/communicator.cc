@@ -177,11 +177,12 @@ db_status split(db_communicator* communicator, int32_t color, int32_t key, db_co
 
 Failure choose(const db_communicator_params& params, const Options& options, Setup* setup) {
   enum Algorithm : size_t { kAuto, kExchange, kScatter, kGloo };
-  int64_t exchange = 0, pair_exchange = 0, chunk = 0, busy_poll_us = 0;
+  int64_t exchange = 0, pair_exchange = 0, halving = 0, chunk = 0, busy_poll_us = 0;
   size_t algorithm = kAuto, protect = 0;
   for (const Failure& failure :
        {read_number(options, "exchange_bytes", 0, 1 << 30, &exchange),
         read_number(options, "pair_exchange_bytes", 0, 1 << 30, &pair_exchange),
+        read_number(options, "halving_ranks", 2, 1 << 30, &halving),
         read_number(options, "chunk_bytes", 4096, 64 << 20, &chunk),
         read_number(options, "busy_poll_us", 0, 1000, &busy_poll_us),
         read_word(options, "algorithm", {"auto", "exchange", "scatter", "gloo"}, &algorithm),
@@ -199,6 +200,7 @@ Failure choose(const db_communicator_params& params, const Options& options, Set
   setup->protect = static_cast<Protect>(protect);
   setup->limits.exchange_bytes = static_cast<uint64_t>(exchange);
   setup->limits.pair_exchange_bytes = static_cast<uint64_t>(pair_exchange);
+  setup->limits.halving_ranks = static_cast<int32_t>(halving);
   setup->limits.chunk_bytes = static_cast<uint64_t>(chunk);
   setup->limits.by_libgloo = algorithm == kGloo;
   setup->limits.spin_ns = may_spin(params.local_size) ? busy_poll_us * 1000 : 0;

@@ -260,17 +260,17 @@ Failure ConnectionEngine::wait(const Group& group, int64_t deadline_ns, int64_t 
 }
 
 void ConnectionEngine::sleep(int64_t nanoseconds) {
-  for (size_t i = 0; i < queues_.size(); ++i) {
-    const PeerQueues& queues = queues_[i];
+  size_t used = 0;
+  for (const PeerQueues& queues : queues_) {
     const bool reads =
         queues.in != nullptr && (queues.in->after == nullptr || queues.in->after->complete());
     const int events = (queues.out != nullptr ? POLLOUT : 0) | (reads ? POLLIN : 0);
-    // An idle connection is skipped: its peer may have exited normally.
-    polled_[i] = {events != 0 ? queues.connection->fd() : -1, static_cast<short>(events), 0};
+    // An idle connection is left out: its peer may have exited normally.
+    if (events != 0) polled_[used++] = {queues.connection->fd(), static_cast<short>(events), 0};
   }
   const timespec limit{nanoseconds / 1000000000, nanoseconds % 1000000000};
   // Whatever this returns, even an error, the caller checks the sockets and the clock again.
-  (void)ppoll(polled_.data(), polled_.size(), &limit, nullptr);
+  (void)ppoll(polled_.data(), used, &limit, nullptr);
 }
 
 int32_t ConnectionEngine::awaited() const {

@@ -27,6 +27,10 @@ inline constexpr db_option kOptions[] = {
     i64_option("pair_exchange_bytes", 4194304,
                "Like exchange_bytes, for all_reduce between two ranks, where one round sends no "
                "more bytes."),
+    i64_option("halving_ranks", 32,
+               "From this many ranks on, each round of all_reduce, reduce_scatter, all_gather and "
+               "barrier becomes a logarithmic number of rounds, in which a rank sends to one other "
+               "rank instead of to all. At least 2."),
     i64_option("chunk_bytes", 262144,
                "Received data is combined in pieces of this size, which should fit into a core's "
                "cache: 4096 to 67108864, a multiple of 64."),

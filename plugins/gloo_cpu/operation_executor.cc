@@ -168,10 +168,11 @@ Failure OperationExecutor::conclude(const Op& op, Failure result) {
 }
 
 void OperationExecutor::explain_timeout(const Op& op, Failure* failure) const {
-  // A rank that sent nothing at all in the first round never arrived. In later rounds all have
-  // arrived and one is stuck: the ranks find it by reporting that they wait as well. The same holds
-  // for libgloo's algorithms, which make a rank wait for one that is itself waiting; there, a rank
-  // that has sent something may have started later, and so time out later.
+  // A rank that sent nothing at all in the first round never arrived. In later rounds between all
+  // ranks, all have arrived and one is stuck: the ranks find it by reporting that they wait as
+  // well. They do so, too, in libgloo's algorithms and in later circulant rounds, which make a rank
+  // wait for one that is itself waiting; there, a rank that is known to have started may have done
+  // so later, and so time out later.
   std::vector<int32_t> missing;
   if (is_point_to_point(op.kind)) {
     missing = {op.root_or_peer};

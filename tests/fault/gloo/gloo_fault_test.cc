@@ -14,7 +14,8 @@ namespace backend_test {
 namespace {
 
 class GlooFaultByAlgorithm : public ByAlgorithm {};
-INSTANTIATE_TEST_SUITE_P(, GlooFaultByAlgorithm, ::testing::Values("auto", "gloo"), algorithm_name);
+INSTANTIATE_TEST_SUITE_P(, GlooFaultByAlgorithm, ::testing::Values("auto", "halving", "gloo"),
+                         algorithm_name);
 
 TEST_P(GlooFaultByAlgorithm, Kill_TwoRanksSmall_SurvivorNamesIt) {
   check_kill(job_of(2), 1, 16, true);
@@ -85,9 +86,11 @@ TEST(GlooFault, Create_WrongOptions_ErrorNamesWhatIsValid) {
   const db_option unknown = text_option("algoritm", "auto");
   const db_option value = text_option("algorithm", "ring");
   const db_option type = text_option("chunk_bytes", "many");
+  const db_option few = number_option("halving_ranks", 1);
   check_refused({{&unknown, DB_ERR_UNKNOWN_OPTION, "algorithm"},
                  {&value, DB_ERR_INVALID_ARGUMENT, "auto, exchange, scatter, gloo"},
-                 {&type, DB_ERR_INVALID_ARGUMENT, "chunk_bytes"}});
+                 {&type, DB_ERR_INVALID_ARGUMENT, "chunk_bytes"},
+                 {&few, DB_ERR_INVALID_ARGUMENT, "halving_ranks"}});
 }
 
 TEST(GlooFault, Probe_HereWithLibgloo_SaysWhich) {

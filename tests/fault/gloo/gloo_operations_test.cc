@@ -13,7 +13,7 @@ namespace backend_test {
 namespace {
 
 class GlooOperationsByAlgorithm : public ByAlgorithm {};
-INSTANTIATE_TEST_SUITE_P(, GlooOperationsByAlgorithm, ::testing::Values("auto", "gloo"),
+INSTANTIATE_TEST_SUITE_P(, GlooOperationsByAlgorithm, ::testing::Values("auto", "halving", "gloo"),
                          algorithm_name);
 
 TEST_P(GlooOperationsByAlgorithm, Reductions_EveryReductionAndSize_MatchTheReference) {
@@ -33,11 +33,7 @@ TEST_P(GlooOperationsByAlgorithm, Reductions_EveryReductionAndSize_MatchTheRefer
 TEST(GlooOperations, AllReduce_EitherAlgorithmForced_SameResult) {
   for (const char* algorithm : {"exchange", "scatter"}) {
     const db_option option = text_option("algorithm", algorithm);
-    db_option chunk{};
-    chunk.struct_size = sizeof chunk;
-    chunk.key = "chunk_bytes";
-    chunk.type = DB_OPTION_I64;
-    chunk.i64 = 4096;
+    const db_option chunk = number_option("chunk_bytes", 4096);
     Job job;
     job.size = 3;
     job.options = {&option, &chunk};
@@ -45,6 +41,26 @@ TEST(GlooOperations, AllReduce_EitherAlgorithmForced_SameResult) {
       for (const uint64_t count : {1, 1000, 30011})
         check_reductions<float>(self, rank, job.size, DB_F32, count);
     });
+  }
+}
+
+// Numbers of ranks that are not powers of two, parts around the buffer's end, and empty ones.
+TEST(GlooOperations, Halving_FiveToEightRanks_MatchTheReference) {
+  const db_option halving = number_option("halving_ranks", 2);
+  const db_option chunk = number_option("chunk_bytes", 4096);
+  for (const char* algorithm : {"exchange", "scatter"}) {
+    const db_option option = text_option("algorithm", algorithm);
+    for (int32_t size = 5; size <= 8; ++size) {
+      Job job;
+      job.size = size;
+      job.options = {&option, &halving, &chunk};
+      expect_ranks(job, [&](int32_t rank, Rank& self) {
+        for (const uint64_t count : {3, 5009})
+          check_reductions<float>(self, rank, size, DB_F32, count);
+        check_movers(self, rank, size, 3, true);
+        check_same_bits(self, rank, size, 1003);
+      });
+    }
   }
 }
 

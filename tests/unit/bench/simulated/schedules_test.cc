@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster.h"
@@ -29,6 +30,10 @@ Cluster& cluster() {
 
 constexpr uint64_t kCount = 101;  // elements, divided evenly by nothing
 
+// Circulant rounds for any number of ranks, and nothing is small.
+constexpr Direct::Limits kCirculant{
+    .exchange_bytes = 0, .pair_exchange_bytes = 0, .halving_ranks = 2};
+
 // With limits so small that the data has several chunks and slices, and with those of the backends,
 // under which all of it is small.
 std::map<std::string, Make> schedules() {
@@ -44,10 +49,16 @@ std::map<std::string, Make> schedules() {
                     .across = name, .chunk_bytes = 22 * kElementBytes, .small_bytes = 8});
     };
   }
-  made["direct in slices"] = [](Rank& rank) {
-    return std::make_unique<Direct>(rank, all_ranks(rank),
-                                    Direct::Limits{8, 8, 22 * kElementBytes});
+  const auto direct = [&](const std::string& name, const Direct::Limits& limits) {
+    made[name] = [limits](Rank& rank) {
+      return std::make_unique<Direct>(rank, all_ranks(rank), limits);
+    };
   };
+  direct("direct in slices",
+         {.exchange_bytes = 8, .pair_exchange_bytes = 8, .slice_bytes = 22 * kElementBytes});
+  direct("direct in circulant rounds", kCirculant);
+  direct("direct in circulant rounds, small", {.halving_ranks = 2});
+  direct("direct between all", {.halving_ranks = 1000});
   return made;
 }
 
@@ -187,6 +198,27 @@ TEST(SimulatedTimes, Ring_AsTheFormula) {
   }
 }
 
+// Of machines with one rank each: a logarithmic number of rounds, and as many bytes as in a ring.
+TEST(SimulatedTimes, CirculantRounds_AsTheFormula) {
+  const Costs& costs = cluster().costs();
+  cluster().set_network_rate(1.25e9);
+  for (const auto& [ranks, rounds] : {std::pair(2, 1), std::pair(5, 3), std::pair(16, 4)}) {
+    for (const uint64_t elements : {1ULL, 1000ULL, 1000000ULL}) {
+      const Block block{0, elements * static_cast<uint64_t>(ranks)};
+      const double message = 2 * costs.message_overhead + costs.network_latency +
+                             static_cast<double>(costs.header_bytes) / 1.25e9;
+      const double part = static_cast<double>(elements * kElementBytes) / 1.25e9;
+      const double expected = 2 * (rounds * message + (ranks - 1) * part);
+      const double time =
+          cluster()
+              .run({Machines(static_cast<size_t>(ranks), 1)},
+                   [&](Rank& rank) { Direct(rank, all_ranks(rank), kCirculant).all_reduce(block); })
+              .seconds;
+      EXPECT_NEAR(time, expected, 0.01 * expected) << ranks << " ranks, " << elements;
+    }
+  }
+}
+
 // Shared memory: 8 ranks read all, and write the sums.
 TEST(SimulatedTimes, OneMachine_IsLimitedByItsBus) {
   const Costs& costs = cluster().costs();
@@ -217,7 +249,7 @@ TEST(SimulatedTimes, Folded_AsComplete) {
         const double complete = cluster().run(job, program).seconds;
         job.is_folded = true;
         // Of messages that share some links, but not all, folding changes who gets how much.
-        const double allowed = name == "direct" ? 0.06 : 1e-6;
+        const double allowed = name == "direct between all" ? 0.06 : 1e-6;
         EXPECT_NEAR(cluster().run(job, program).seconds, complete, allowed * complete)
             << name << ", " << bytes;
       }
