@@ -54,13 +54,11 @@ bool is_neutral(const c10::OperatorHandle& op) {
 // layer makes whole values.
 void begin_of_divided(int64_t features, int rank) {
   const auto known = tensors::divided_values();
-  auto values = std::make_shared<tensors::DividedValues>();
-  if (known != nullptr) *values = *known;
-  std::vector<int64_t>& all = values->features;
-  if (std::find(all.begin(), all.end(), features) != all.end()) return;
-  all.push_back(features);
-  values->rank = rank;
-  tensors::set_divided_values(std::move(values));
+  auto values = known == nullptr ? tensors::DividedValues{.features = {}, .rank = rank} : *known;
+  if (std::find(values.features.begin(), values.features.end(), features) != values.features.end())
+    return;
+  values.features.push_back(features);
+  tensors::set_divided_values(std::make_shared<const tensors::DividedValues>(std::move(values)));
 }
 
 void end_of_divided() { tensors::set_divided_values(nullptr); }

@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,25 +41,19 @@ at::Tensor factors_of_part(const at::Tensor& input, double p) {
 
 at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   const c10::impl::ExcludeDispatchKeyGuard below(kReplacedOpsKey);
-  if (draws_here(p, train)) {
-    if (is_part(input)) return input.mul(factors_of_part(input, p));
-    if (is_divided(input)) {
-      const OwnDraws own(input.device());
-      return at::dropout(input, p, train);
-    }
-  }
+  const bool draws = draws_here(p, train);
+  if (draws && is_part(input)) return input.mul(factors_of_part(input, p));
+  std::optional<OwnDraws> own;
+  if (draws && is_divided(input)) own.emplace(input.device());
   return at::dropout(input, p, train);
 }
 
 at::Tensor& dropout_in_place(at::Tensor& input, double p, bool train) {
   const c10::impl::ExcludeDispatchKeyGuard below(kReplacedOpsKey);
-  if (draws_here(p, train)) {
-    if (is_part(input)) return input.mul_(factors_of_part(input, p));
-    if (is_divided(input)) {
-      const OwnDraws own(input.device());
-      return at::dropout_(input, p, train);
-    }
-  }
+  const bool draws = draws_here(p, train);
+  if (draws && is_part(input)) return input.mul_(factors_of_part(input, p));
+  std::optional<OwnDraws> own;
+  if (draws && is_divided(input)) own.emplace(input.device());
   return at::dropout_(input, p, train);
 }
 
@@ -77,7 +72,8 @@ std::shared_ptr<const PartOfTokens> set_part_of_tokens(std::shared_ptr<const Par
 std::shared_ptr<const PartOfTokens> part_of_tokens() { return part_now; }
 
 ReplacedDropoutAgain::ReplacedDropoutAgain(const c10::OperatorHandle& op)
-    : again_((part_now != nullptr || divided_values() != nullptr) && is_dropout(op)) {
+    : again_(c10::impl::tls_is_dispatch_key_excluded(kReplacedOpsKey) &&
+             (part_now != nullptr || divided_values() != nullptr) && is_dropout(op)) {
   if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, false);
 }
 ReplacedDropoutAgain::~ReplacedDropoutAgain() {

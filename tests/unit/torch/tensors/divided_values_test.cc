@@ -80,8 +80,9 @@ TEST(DividedValues, OtherValues_AreDroppedAsEver) {
 }
 
 TEST(DividedValues, Scope_Ends) {
+  const auto before = divided_values();
   { const DividedValuesScope scope = of_rank(1); }
-  EXPECT_EQ(divided_values(), nullptr);
+  EXPECT_EQ(divided_values(), before);
 }
 
 }  // namespace
