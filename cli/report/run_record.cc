@@ -62,7 +62,9 @@ Metrics read_metrics(const fs::path& path, RunRecord& record) {
 
 void read_profile(const fs::path& path, RunRecord& record) {
   std::ifstream in(path);
-  const json summary = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  json summary = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  // Profiles written before groups were counted have none.
+  if (summary.is_object()) summary.emplace("groups", json::object());
   try {
     record.ranks.push_back(summary.get<RankProfile>());
   } catch (const json::exception&) {

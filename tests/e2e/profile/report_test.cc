@@ -108,6 +108,17 @@ TEST(Report, WithoutFiles_SaysWhichItLooksFor) {
   EXPECT_EQ(here.coupler({"report", "run", "--wrong"}).exit_code, 2);
 }
 
+TEST(Report, OfAProfileWithoutGroups_HasTheRest) {
+  const Workplace here;
+  std::string profile = profile_of(0, 0.4);
+  profile.replace(profile.find(R"(, "groups")"), std::string::npos, "}");
+  here.write("run/profile-rank0.json", profile);
+  const Outcome outcome = here.coupler({"report", "run"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  expect_in(outcome.out, "rank 0: 3 steps per second, 40.0 % of the time waiting");
+  EXPECT_FALSE(has(outcome.out, "is incomplete")) << outcome.out;
+}
+
 TEST(Report, OfARoundThatHadNotEnded_NotesIt) {
   const Workplace here;
   here.write("run/profile-rank0.json", "{}\n");
