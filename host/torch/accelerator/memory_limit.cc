@@ -19,7 +19,9 @@
 namespace coupler {
 namespace {
 
+// oneDNN frees null, too.
 void release(void* memory) {
+  if (memory == nullptr) return;
   residency::MemoryBudget::of_process().give_back(residency::MemoryPart::kTensors,
                                                   device::heap_size(memory));
   device::free_heap(memory);

@@ -50,10 +50,11 @@ double mean_over_replicas(Accelerator& accelerator, double own) {
 }
 
 Expected train_alone(const torch::nn::Module& model, int steps,
-                     const std::function<torch::Tensor(int)>& loss_of, int batches) {
+                     const std::function<torch::Tensor(int)>& loss_of, int batches,
+                     double learning_rate) {
   // Each parameter once: torch would update a tied one twice.
   const std::vector<torch::Tensor> parameters = parameters_of(model).values();
-  torch::optim::AdamW optimizer(parameters, 1e-2);
+  torch::optim::AdamW optimizer(parameters, learning_rate);
   Expected expected;
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();

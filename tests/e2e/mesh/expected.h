@@ -35,7 +35,8 @@ double mean_over_replicas(coupler::Accelerator& accelerator, double own);
 // Trains one process with AdamW. loss_of: the loss of a batch; batches: how many are accumulated in
 // each step; all of them have a loss in the result.
 Expected train_alone(const torch::nn::Module& model, int steps,
-                     const std::function<torch::Tensor(int batch)>& loss_of, int batches = 1);
+                     const std::function<torch::Tensor(int batch)>& loss_of, int batches = 1,
+                     double learning_rate = 1e-2);
 
 // The gradients of a prepared model are those of a whole one.
 void expect_gradients(coupler::Accelerator& accelerator, const torch::nn::Module& model,

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kLossSteps = 20;
 constexpr double kLossTolerance = 1e-5;
+constexpr double kLearningRate = 1e-3;
 
 struct LossNetImpl : torch::nn::Module, coupler::TensorParallelLayers, coupler::PipelineLayers {
   // whole: used without Coupler, although the process has a tensor group.
@@ -83,11 +84,14 @@ torch::Tensor loss_of_logits(const torch::Tensor& logits, const torch::Tensor& t
 void losses_of_20_steps(Accelerator& accelerator) {
   const bool divides_experts = accelerator.mesh().size("expert") > 1;
   LossNet alone(/*whole=*/true, divides_experts), model(/*whole=*/false, divides_experts);
-  const Expected expected = train_alone(*alone, kLossSteps, [&](int step) {
-    const Texts texts = joined_texts(step);
-    return loss_of_logits(alone->forward(texts.ids), texts.targets);
-  });
-  torch::optim::AdamW optimizer(model->parameters(), 1e-2);
+  const Expected expected = train_alone(
+      *alone, kLossSteps,
+      [&](int step) {
+        const Texts texts = joined_texts(step);
+        return loss_of_logits(alone->forward(texts.ids), texts.targets);
+      },
+      1, kLearningRate);
+  torch::optim::AdamW optimizer(model->parameters(), kLearningRate);
   std::optional<coupler::PipelineParallel> stages;
   if (accelerator.mesh().size("pipeline") > 1)
     stages.emplace(coupler::prepare_pipeline(accelerator, model, {.micro_batches = 2}));

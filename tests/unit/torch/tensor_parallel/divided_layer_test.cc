@@ -13,6 +13,7 @@
 
 #include "activations/forward_recorder.h"
 #include "core/comm/ranks.h"
+#include "residency/product.h"
 
 namespace coupler::tensor_parallel {
 namespace {
@@ -97,8 +98,9 @@ class InputsOfProducts : public residency::ParameterHook {
   InputsOfProducts() : ParameterHook(residency::HookPlace::kValues) {}
   void around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
               const std::function<void()>& run) override {
-    if (op.schema().name() == "aten::linear") {
-      const auto input = stack[stack.size() - 3].toTensor().getIntrusivePtr();
+    const auto product = residency::product_of(op, stack);
+    if (product && !residency::in_backward()) {
+      const auto input = product->x.getIntrusivePtr();
       seen.push_back(input.get());
       kept_.emplace_back(input);
     }
