@@ -64,7 +64,7 @@ constexpr db_communicator_functions kFunctions = {
 Communicator::Communicator(const Setup& chosen, Joined joined)
     : db_communicator{sizeof(db_communicator), &kFunctions, chosen.rank, chosen.size},
       setup(chosen),
-      executor(chosen.rank, chosen.size, std::move(joined), chosen.spin_ns),
+      executor(chosen.rank, chosen.size, std::move(joined), chosen.patience),
       queue(&executor, chosen.size) {}
 
 db_status submit(db_communicator* communicator, const db_op* raw, db_request** request,
@@ -111,8 +111,8 @@ Failure create_communicator(const db_communicator_params& params, const Settings
   setup.default_timeout_ns = params.default_timeout_ns;
   setup.chunk_bytes = settings.chunk_bytes;
   setup.peer_memory = settings.peer_memory;
-  setup.spin_ns =
-      may_spin(std::max(params.local_size, params.size)) ? settings.busy_poll_us * 1000 : 0;
+  setup.patience = {settings.busy_poll_us * 1000,
+                    !may_spin(std::max(params.local_size, params.size))};
   MeetingPlace place;
   Listening listening;
   if (params.size > 1) {
@@ -129,7 +129,9 @@ Failure create_communicator(const db_communicator_params& params, const Settings
   if (failure.ok() && params.host != nullptr && params.host->log != nullptr) {
     std::string text = "connected " + std::to_string(setup.size) + " ranks in " +
                        std::to_string((now_ns() - begin) / 1000) + " us, waiting ranks " +
-                       (setup.spin_ns > 0 ? "spin briefly" : "sleep at once");
+                       (setup.patience.ns == 0  ? "sleep at once"
+                        : setup.patience.yields ? "yield their cores briefly"
+                                                : "spin briefly");
     if (!note.empty()) text += "; " + note;
     params.host->log(params.host->context, DB_LOG_DEBUG, "shm", text.c_str());
   }

@@ -20,7 +20,7 @@ struct Setup {
   int32_t rank = 0;
   int32_t size = 1;
   int64_t default_timeout_ns = 0;
-  int64_t spin_ns = 0;
+  Patience patience;
   uint64_t chunk_bytes = 0;  // 0: by the number of ranks
   bool peer_memory = true;   // whether ranks may allocate memory that their peers reach
   Bytes32 key{};

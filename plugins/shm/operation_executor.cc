@@ -6,18 +6,19 @@
 
 namespace db::shm {
 
-OperationExecutor::Shared::Shared(int32_t own_rank, Joined joined, int64_t spin_ns)
+OperationExecutor::Shared::Shared(int32_t own_rank, Joined joined, const Patience& patience)
     : segment(std::move(joined.segment)),
       arena(std::move(joined.arena)),
       peers(segment.get(), own_rank, std::move(joined.lifelines), std::move(joined.kept)),
-      synchronizer(segment.get(), &peers, own_rank, spin_ns),
+      synchronizer(segment.get(), &peers, own_rank, patience),
       messages(own_rank, segment.get(), &peers, &synchronizer) {
   synchronizer.set_background(&messages);
 }
 
-OperationExecutor::OperationExecutor(int32_t rank, int32_t size, Joined joined, int64_t spin_ns)
+OperationExecutor::OperationExecutor(int32_t rank, int32_t size, Joined joined,
+                                     const Patience& patience)
     : rank_(rank),
-      shared_(size == 1 ? nullptr : std::make_unique<Shared>(rank, std::move(joined), spin_ns)),
+      shared_(size == 1 ? nullptr : std::make_unique<Shared>(rank, std::move(joined), patience)),
       collectives_(rank, size, segment(), shared_ == nullptr ? nullptr : &shared_->synchronizer,
                    arena()) {}
 

@@ -20,8 +20,8 @@ namespace db::shm {
 
 class OperationExecutor final : public Executor {
  public:
-  // joined: empty if size is 1. spin_ns: how long a waiting rank spins; 0: not at all.
-  OperationExecutor(int32_t rank, int32_t size, Joined joined, int64_t spin_ns);
+  // joined: empty if size is 1.
+  OperationExecutor(int32_t rank, int32_t size, Joined joined, const Patience& patience);
 
   Failure execute(Op& op) override;
   Failure poll(Op& op) override;
@@ -38,7 +38,7 @@ class OperationExecutor final : public Executor {
  private:
   // What only a communicator of several ranks has.
   struct Shared {
-    Shared(int32_t own_rank, Joined joined, int64_t spin_ns);
+    Shared(int32_t own_rank, Joined joined, const Patience& patience);
 
     const std::unique_ptr<Segment> segment;
     const std::shared_ptr<Arena> arena;

@@ -85,13 +85,11 @@ Failure Peers::settle(const Failure& seen) const {
 
 void Peers::leave() const {
   segment_->control(rank_).left.store(1, std::memory_order_seq_cst);
-  // This rank's own threads sleep on words of the others.
-  for (int32_t rank = 0; rank < segment_->layout().ranks; ++rank) {
-    Control& control = segment_->control(rank);
-    for (const auto& one : control.entries) futex_wake(&one.entry.number);
-    futex_wake(&control.step);
-    futex_wake(&control.bell);
-  }
+  Head& head = segment_->head();
+  head.gathered.fetch_add(1, std::memory_order_seq_cst);  // for who has just looked at left
+  futex_wake(&head.gathered);
+  for (int32_t rank = 0; rank < segment_->layout().ranks; ++rank)
+    futex_wake(&segment_->control(rank).bell);
 }
 
 Failure Peers::lost(int32_t rank) const {

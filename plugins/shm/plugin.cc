@@ -23,8 +23,8 @@ constexpr int32_t kScore = 55;
 
 constexpr db_option kOptions[] = {
     i64_option("busy_poll_us", 100,
-               "Microseconds for which a waiting rank spins before it sleeps, if the machine has a "
-               "core for each of its ranks; 0: sleep at once. At most 1000."),
+               "Microseconds for which a waiting rank spins before it sleeps, or yields its core "
+               "if the machine has more ranks than cores; 0: sleep at once. At most 1000."),
     i64_option(
         "chunk_bytes", 0,
         "Large data moves through shared memory in chunks of this size, two at a time, which "

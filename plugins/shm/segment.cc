@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-static_assert(sizeof(Cause) <= Segment::kControls);
+static_assert(sizeof(Head) <= Segment::kControls);
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 
 uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -121,7 +121,7 @@ std::unique_ptr<Segment> Segment::create(const Layout& layout, Descriptor* file,
   if (fcntl(file->get(), F_ADD_SEALS, kSeals) != 0) return refuse("sealing its size");
   uint8_t* const base = map_file(*file, layout.total, failure);
   if (base == nullptr) return nullptr;
-  new (base) Cause;
+  new (base) Head;
   std::unique_ptr<Segment> segment(new Segment(layout, base));
   for (int32_t rank = 0; rank < layout.ranks; ++rank) new (&segment->control(rank)) Control;
   // Rings begin as zeros, which is what their positions start with.

@@ -1,6 +1,7 @@
 // Segment: the memory that the ranks of one communicator share. It is a file without a name, which
 // rank 0 creates and every rank maps; its size is sealed. It holds
-//   - a head: why the communicator failed, as its first rank to notice says;
+//   - a head: why the communicator failed, as its first rank to notice says, and the word on which
+//     ranks sleep that wait for others in a collective;
 //   - for each rank a control block: which collective and which step it has reached;
 //   - for each rank two slots for small data, and staging memory for two chunks of large data and
 //     two chunks of results;
@@ -24,7 +25,7 @@
 namespace db::shm {
 
 // Of everything below: ranks with another version must not share memory.
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 
 // What one rank shows when it enters a collective: one cache line, with the data if it is tiny.
 // Collective n uses entry n % 2.
@@ -50,8 +51,7 @@ struct alignas(128) Control {
   struct alignas(128) {
     Entry entry;
   } entries[2];
-  alignas(128) std::atomic<uint32_t> step{0};      // of the large collectives; written by this rank
-  alignas(128) std::atomic<uint32_t> sleepers{0};  // threads that sleep on a word of this rank
+  alignas(128) std::atomic<uint32_t> step{0};  // of the large collectives; written by this rank
   // A rank that waits for messages sleeps on its own bell, which the others ring.
   alignas(128) std::atomic<uint32_t> bell{0};
   std::atomic<uint32_t> listening{0};
@@ -75,6 +75,14 @@ struct Cause {
   int32_t failed_rank = -1;
   int32_t reporter = -1;
   std::array<char, 1000> text{};
+};
+
+struct Head {
+  Cause cause;
+  // Ranks that wait for others in a collective sleep on one word, which the last of those to come
+  // changes. So each sleeps once, however many it waits for.
+  alignas(128) std::atomic<uint32_t> sleepers{0};
+  std::atomic<uint32_t> gathered{0};
 };
 
 // Where each part is, in bytes from the segment's begin. Parts of different ranks share no page.
@@ -109,7 +117,8 @@ class Segment {
 
   const Layout& layout() const { return layout_; }
   uint8_t* base() const { return base_; }
-  Cause& cause() const { return *reinterpret_cast<Cause*>(base_); }
+  Head& head() const { return *reinterpret_cast<Head*>(base_); }
+  Cause& cause() const { return head().cause; }
   Control& control(int32_t rank) const {
     return reinterpret_cast<Control*>(base_ + kControls)[rank];
   }

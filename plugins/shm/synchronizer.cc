@@ -1,6 +1,9 @@
 #include "shm/synchronizer.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "common/futex.h"
 
@@ -13,19 +16,24 @@ constexpr int64_t kSliceNs = 50'000'000;
 constexpr int64_t kBusySliceNs = 200'000;
 // The worker thread spins less: another thread of its process may compute.
 constexpr int64_t kWorkerSpinNs = 20'000;
-// After a spin without success, a rank skips spinning the next 1, 3, 7 … times, up to this many:
-// the peer may be late regularly, or need the core on which this rank spins.
-constexpr int32_t kMostSkippedSpins = 63;
+// After it stayed awake without success, a rank sleeps at once the next 1, 3, 7 … times, up to this
+// many: the peer may be late regularly, or need the core on which this rank spins.
+constexpr int32_t kMostSkipped = 63;
 constexpr int kPausesBetweenClocks = 32;
+// A rank that yielded its core and has not got it back after this long shares the cores with
+// programs, or ranks, that compute. Each further yield would cost it another turn of theirs, so it
+// yields no more for a while; a rank that sleeps has its turn when it wakes.
+constexpr int64_t kLostNs = 1'000'000;
+constexpr int64_t kContendedNs = 100'000'000;
 
 }  // namespace
 
-Synchronizer::Synchronizer(Segment* segment, Peers* peers, int32_t rank, int64_t spin_ns)
+Synchronizer::Synchronizer(Segment* segment, Peers* peers, int32_t rank, const Patience& patience)
     : segment_(segment),
       peers_(peers),
       rank_(rank),
       size_(segment->layout().ranks),
-      spin_ns_(spin_ns) {}
+      patience_(patience) {}
 
 uint32_t Synchronizer::begin(const Op& op) {
   op_ = &op;
@@ -33,10 +41,16 @@ uint32_t Synchronizer::begin(const Op& op) {
   return ++number_;
 }
 
-void Synchronizer::wake_sleepers(const std::atomic<uint32_t>& word) const {
-  // The word was stored with memory_order_seq_cst, and a sleeper counts itself before it looks at
-  // the word again, so one of the two sees the other.
-  if (segment_->control(rank_).sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&word);
+template <class WordOf>
+void Synchronizer::wake_if_last(uint32_t wanted, const WordOf& word_of) const {
+  // Words are stored with memory_order_seq_cst, and a sleeper counts itself before it looks at them
+  // again, so one of the two sees the other. Of two ranks that come at once, one sees both.
+  Head& head = segment_->head();
+  if (head.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  for (int32_t rank = 0; rank < size_; ++rank)
+    if (!is_reached(word_of(rank), wanted, std::memory_order_seq_cst)) return;
+  head.gathered.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(&head.gathered);
 }
 
 void Synchronizer::enter() {
@@ -44,7 +58,9 @@ void Synchronizer::enter() {
   entry.what.store(called_.what, std::memory_order_relaxed);
   entry.size.store(called_.size, std::memory_order_relaxed);
   entry.number.store(number_, std::memory_order_seq_cst);
-  wake_sleepers(entry.number);
+  wake_if_last(number_, [this](int32_t rank) -> const std::atomic<uint32_t>& {
+    return segment_->entry(rank, number_).number;
+  });
 }
 
 Failure Synchronizer::await_entries() {
@@ -62,9 +78,10 @@ Failure Synchronizer::await_entries() {
 }
 
 uint32_t Synchronizer::publish() {
-  std::atomic<uint32_t>& word = segment_->control(rank_).step;
-  word.store(++step_, std::memory_order_seq_cst);
-  wake_sleepers(word);
+  segment_->control(rank_).step.store(++step_, std::memory_order_seq_cst);
+  wake_if_last(step_, [this](int32_t rank) -> const std::atomic<uint32_t>& {
+    return segment_->control(rank).step;
+  });
   return step_;
 }
 
@@ -88,32 +105,51 @@ Failure Synchronizer::require_all_present() const {
 }
 
 Failure Synchronizer::wait(const std::atomic<uint32_t>& word, uint32_t wanted, int32_t peer) {
-  return spin_until(word, wanted) ? Failure{} : sleep_until(word, wanted, peer);
+  return is_soon_reached(word, wanted) ? Failure{} : sleep_until(word, wanted, peer);
 }
 
-int64_t Synchronizer::spin_ns(const Op& op) const {
-  return op.blocking ? spin_ns_ : std::min(spin_ns_, kWorkerSpinNs);
+int64_t Synchronizer::awake_ns(const Op& op) const {
+  return op.blocking ? patience_.ns : std::min(patience_.ns, kWorkerSpinNs);
 }
 
-bool Synchronizer::spin_until(const std::atomic<uint32_t>& word, uint32_t wanted) {
-  const int64_t longest = spin_ns(*op_);
+int64_t Synchronizer::spin_ns(const Op& op) const { return patience_.yields ? 0 : awake_ns(op); }
+
+bool Synchronizer::is_soon_reached(const std::atomic<uint32_t>& word, uint32_t wanted) {
+  const int64_t longest = awake_ns(*op_);
   if (longest == 0) return false;
-  if (spin_skip_ > 0) {
-    --spin_skip_;
+  if (skips_ > 0) {
+    --skips_;
     return false;
   }
+  const bool reached =
+      patience_.yields ? yield_until(word, wanted, longest) : spin_until(word, wanted, longest);
+  penalty_ = reached ? 0 : std::min(2 * penalty_ + 1, kMostSkipped);
+  skips_ = penalty_;
+  return reached;
+}
+
+bool Synchronizer::spin_until(const std::atomic<uint32_t>& word, uint32_t wanted,
+                              int64_t longest) const {
   const int64_t begin = now_ns();
   do {
     for (int i = 0; i < kPausesBetweenClocks; ++i) {
-      if (is_reached(word, wanted)) {
-        spin_penalty_ = 0;
-        return true;
-      }
+      if (is_reached(word, wanted)) return true;
       cpu_pause();
     }
   } while (now_ns() - begin < longest && !is_aborted());
-  spin_penalty_ = std::min(2 * spin_penalty_ + 1, kMostSkippedSpins);
-  spin_skip_ = spin_penalty_;
+  return false;
+}
+
+bool Synchronizer::yield_until(const std::atomic<uint32_t>& word, uint32_t wanted,
+                               int64_t longest) {
+  const int64_t begin = now_ns();
+  if (begin < contended_until_ns_) return false;
+  for (int64_t now = begin; now - begin < longest && !is_aborted();) {
+    sched_yield();
+    const int64_t before = std::exchange(now, now_ns());
+    if (now - before > kLostNs) contended_until_ns_ = now + kContendedNs;
+    if (is_reached(word, wanted)) return true;
+  }
   return false;
 }
 
@@ -127,13 +163,13 @@ Failure Synchronizer::interruption(const Op& op, int32_t peer, bool asks_system)
 
 Failure Synchronizer::sleep_until(const std::atomic<uint32_t>& word, uint32_t wanted,
                                   int32_t peer) {
-  std::atomic<uint32_t>& sleepers = segment_->control(peer).sleepers;
-  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  Head& head = segment_->head();
+  head.sleepers.fetch_add(1, std::memory_order_seq_cst);
   Failure failure;
   bool slept = false;  // a rank that is only a little late costs no further system call
   while (true) {
-    const uint32_t seen = word.load(std::memory_order_seq_cst);
-    if (static_cast<int32_t>(seen - wanted) >= 0) break;
+    const uint32_t seen = head.gathered.load(std::memory_order_seq_cst);
+    if (is_reached(word, wanted, std::memory_order_seq_cst)) break;
     failure = interruption(*op_, peer, slept);
     // What it did before it left or died may have reached memory meanwhile.
     if (!failure.ok() && (failure.status == DB_ERR_ABORTED || !is_reached(word, wanted))) break;
@@ -141,11 +177,11 @@ Failure Synchronizer::sleep_until(const std::atomic<uint32_t>& word, uint32_t wa
     const bool pending = background_ != nullptr && background_->is_pending();
     const int64_t slice = pending ? kBusySliceNs : kSliceNs;
     const int64_t begin = now_ns();
-    futex_wait(&word, seen, std::clamp<int64_t>(op_->deadline_ns - begin, 0, slice));
+    futex_wait(&head.gathered, seen, std::clamp<int64_t>(op_->deadline_ns - begin, 0, slice));
     slept = slept || now_ns() - begin >= kSliceNs / 2;
     if (pending) background_->advance();
   }
-  sleepers.fetch_sub(1, std::memory_order_relaxed);
+  head.sleepers.fetch_sub(1, std::memory_order_relaxed);
   return failure.status == DB_ERR_TIMEOUT ? too_late(peer) : failure;
 }
 
