@@ -14,13 +14,14 @@ template <class Buffer>  // movable, with a member `bytes`
 class FreeList {
  public:
   // Returns a kept buffer if one fits, else what make() returns, a buffer of `bytes` bytes. Before
-  // that, passes kept buffers to release() if they would raise the peak.
-  template <class Make, class Release>
-  Buffer take(size_t bytes, const Make& make, const Release& release) {
+  // that, passes kept buffers to release() if they would raise the peak. suits: whether a kept
+  // buffer is of the kind that is wanted.
+  template <class Make, class Release, class Suits>
+  Buffer take(size_t bytes, const Make& make, const Release& release, const Suits& suits) {
     // The smallest buffer that is large enough but at most a quarter larger than requested.
     auto best = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
-      if (it->bytes < bytes || it->bytes - bytes > bytes / 4) continue;
+      if (it->bytes < bytes || it->bytes - bytes > bytes / 4 || !suits(*it)) continue;
       if (best == free_.end() || it->bytes < best->bytes) best = it;
     }
     Buffer result;
@@ -36,6 +37,11 @@ class FreeList {
     out_bytes_ += result.bytes;
     peak_bytes_ = std::max(peak_bytes_, out_bytes_);
     return result;
+  }
+  // The same if all buffers are of one kind.
+  template <class Make, class Release>
+  Buffer take(size_t bytes, const Make& make, const Release& release) {
+    return take(bytes, make, release, [](const Buffer&) { return true; });
   }
 
   // keep: false if the buffer's allocator keeps it; then the buffer is left to the caller.

@@ -98,16 +98,22 @@ void ReleaseMemory::operator()(void* memory) const {
   if (counted) MemoryBudget::of_process().give_back(MemoryPart::kBuffers, bytes);
 }
 
-BufferPool::Block BufferPool::make(size_t bytes) const {
+// Asks for some and frees it: without any, all buffers are of one kind.
+void BufferPool::use_memory_of(const std::shared_ptr<comm::Communicator>& comm) {
+  if (from_ == PoolMemory::kHeap && peer_memory(comm.get(), kLeastPeerBytes) != nullptr)
+    comm_ = comm;
+}
+
+BufferPool::Block BufferPool::make(size_t bytes, bool to_send) const {
   if (from_ == PoolMemory::kDevice) {
     const c10::DeviceGuard guard(device_);
     c10::DataPtr data = c10::GetAllocator(device_.type())->allocate(std::max<size_t>(bytes, 1));
     void* const memory = data.get();
     return {{memory, ReleaseMemory{from_, bytes, false, nullptr, std::move(data)}}, bytes};
   }
-  if (from_ == PoolMemory::kHeap) {
+  if (to_send) {
     if (std::shared_ptr<void> memory = peer_memory(comm_.get(), bytes))
-      return {{memory.get(), ReleaseMemory{from_, bytes, false, nullptr, {}, memory}}, bytes};
+      return {{memory.get(), ReleaseMemory{from_, bytes, false, nullptr, {}, memory}}, bytes, true};
   }
   const size_t size =
       (std::max<size_t>(bytes, 1) + kPoolAlignment - 1) / kPoolAlignment * kPoolAlignment;
@@ -129,7 +135,7 @@ BufferPool::Block BufferPool::make(size_t bytes) const {
     if (counted) budget.give_back(MemoryPart::kBuffers, size);
     throw std::bad_alloc();
   }
-  return {{memory, ReleaseMemory{from_, size, counted, block, {}}}, bytes};
+  return {{memory, ReleaseMemory{from_, size, counted, block, {}}}, bytes, to_send};
 }
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
@@ -146,11 +152,16 @@ at::Tensor BufferPool::Buffer::as(c10::ScalarType type, int64_t numel) const {
   return device::over_memory(data(), numel, type, pool_->device());
 }
 
-BufferPool::Buffer BufferPool::take(size_t bytes) {
+BufferPool::Buffer BufferPool::take_to_send(size_t bytes) {
+  return take_block(bytes, comm_ != nullptr && bytes >= kLeastPeerBytes);
+}
+
+BufferPool::Buffer BufferPool::take_block(size_t bytes, bool to_send) {
   Buffer result;
   const std::lock_guard lock(mutex_);
   result.block_ = free_.take(
-      bytes, [&] { return make(bytes); }, [](Block) {});
+      bytes, [&] { return make(bytes, to_send); }, [](Block) {},
+      [&](const Block& kept) { return kept.to_send == to_send; });
   result.pool_ = this;
   return result;
 }

@@ -85,7 +85,8 @@ struct ReleaseMemory {
 class BufferPool {
   struct Block {
     std::unique_ptr<void, ReleaseMemory> memory;
-    size_t bytes = 0;  // at least the requested size
+    size_t bytes = 0;      // at least the requested size
+    bool to_send = false;  // taken from the communicator, if it had room
   };
 
  public:
@@ -113,12 +114,15 @@ class BufferPool {
   explicit BufferPool(c10::Device device)
       : from_(device.is_cpu() ? PoolMemory::kHeap : PoolMemory::kDevice), device_(device) {}
 
-  // From now on, memory of the heap is such that the peers of `comm` reach it, if its backend has
-  // any. Call it before take().
-  void use_memory_of(std::shared_ptr<comm::Communicator> comm) { comm_ = std::move(comm); }
+  // From now on, memory to send is such that the peers of `comm` reach it, if its backend has any.
+  // Call it before take_to_send().
+  void use_memory_of(const std::shared_ptr<comm::Communicator>& comm);
 
   // Returns at least `bytes` bytes, contents unspecified. Throws std::bad_alloc if none are left.
-  Buffer take(size_t bytes);
+  Buffer take(size_t bytes) { return take_block(bytes, /*to_send=*/false); }
+  // The same for what peers read. Anything else should not be there: what the kernel does for
+  // memory that processes share, page by page, costs more than a copy of it.
+  Buffer take_to_send(size_t bytes);
 
   c10::Device device() const { return device_; }  // of its memory
 
@@ -126,12 +130,13 @@ class BufferPool {
   size_t peak_bytes() const;
 
  private:
-  Block make(size_t bytes) const;
+  Buffer take_block(size_t bytes, bool to_send);
+  Block make(size_t bytes, bool to_send) const;
   void give_back(Block block);
 
   const PoolMemory from_;
   const c10::Device device_ = c10::kCPU;
-  std::shared_ptr<comm::Communicator> comm_;  // null: none
+  std::shared_ptr<comm::Communicator> comm_;  // that has memory for what is sent; null: none
   mutable std::mutex mutex_;
   FreeList<Block> free_;
 };

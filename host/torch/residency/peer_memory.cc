@@ -6,12 +6,6 @@
 #include "residency/buffer_pool.h"
 
 namespace coupler::residency {
-namespace {
-
-// Less than this is copied faster than ranks synchronize once more.
-constexpr size_t kLeastPeerBytes = size_t{64} << 10;
-
-}  // namespace
 
 std::shared_ptr<void> peer_memory(comm::Communicator* sends, size_t bytes) {
   if (sends == nullptr || bytes < kLeastPeerBytes || MemoryBudget::of_process().on())

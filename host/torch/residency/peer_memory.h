@@ -16,9 +16,12 @@ class Communicator;
 
 namespace coupler::residency {
 
+// Less than this is copied faster than ranks synchronize once more.
+constexpr size_t kLeastPeerBytes = size_t{64} << 10;
+
 // Zeroed host memory that the peers of `sends` reach; null: there is none for it. There is none for
-// a null `sends`, for few bytes, or with a memory limit, by which the peers' memory would count as
-// this process's.
+// a null `sends`, for fewer bytes, or with a memory limit, by which the peers' memory would count
+// as this process's.
 std::shared_ptr<void> peer_memory(comm::Communicator* sends, size_t bytes);
 
 // [numel] zeros.

@@ -206,7 +206,7 @@ UnitReduction reduce_unit(const std::shared_ptr<comm::Communicator>& comm,
     at::Tensor gradients;  // of all ranks' parts
     if (transfer.packed()) {
       const size_t size = shard.element_size();
-      result.packed_.push_back(pool.take(static_cast<size_t>(transfer.numel) * size));
+      result.packed_.push_back(pool.take_to_send(static_cast<size_t>(transfer.numel) * size));
       gradients = result.packed_.back().as(type, transfer.numel);
       Copies copies(pool.device());
       each_piece(transfer, layout.ranks,

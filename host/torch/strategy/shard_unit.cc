@@ -101,8 +101,8 @@ void ShardUnit::need_staging(residency::BufferPool& pool) {
     staging_ = whole_gradient;
     return;
   }
-  staging_room_ =
-      pool.take(static_cast<size_t>(layout.staging_numel) * c10::elementSize(plan.reduce_type));
+  staging_room_ = pool.take_to_send(static_cast<size_t>(layout.staging_numel) *
+                                    c10::elementSize(plan.reduce_type));
   staging_ = staging_room_.as(plan.reduce_type, layout.staging_numel);
 }
 

@@ -4,10 +4,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "core/comm/ranks.h"
+#include "residency/peer_memory.h"
 
 namespace coupler::residency {
 namespace {
@@ -70,6 +74,39 @@ TEST(BufferPool, NoBytes_IsABuffer) {
   const auto nothing = pool.take(0);
   EXPECT_TRUE(nothing);
   EXPECT_EQ(pool.peak_bytes(), 0u);
+}
+
+// Memory that peers reach is only for what they read.
+TEST(BufferPool, MemoryToSend_IsOfAKindOfItsOwn) {
+  testing::expect_no_error(testing::run_ranks(1, [](comm::Communicator& of_rank) {
+    BufferPool pool;
+    pool.use_memory_of({&of_rank, [](comm::Communicator*) {}});
+    const void *sent = nullptr, *other = nullptr;
+    {
+      const auto first = pool.take_to_send(kLeastPeerBytes), second = pool.take(kLeastPeerBytes);
+      sent = first.data();
+      other = second.data();
+    }
+    {
+      const auto second = pool.take(kLeastPeerBytes), first = pool.take_to_send(kLeastPeerBytes);
+      EXPECT_EQ(first.data(), sent);
+      EXPECT_EQ(second.data(), other);
+    }
+    EXPECT_EQ(pool.take(kLeastPeerBytes).data(), other) << "the other one was freed first";
+    EXPECT_TRUE(pool.take_to_send(2 << 20)) << "the double has less";
+  }));
+}
+
+TEST(BufferPool, MemoryToSend_WithoutAnyOfPeers_IsAsAnyOther) {
+  const auto others = comm::Communicator::made_up("others", 2);
+  BufferPool pool;
+  pool.use_memory_of(others);
+  const void* sent = nullptr;
+  {
+    const auto buffer = pool.take_to_send(kLeastPeerBytes);
+    sent = buffer.data();
+  }
+  EXPECT_EQ(pool.take(kLeastPeerBytes).data(), sent);
 }
 
 // Each thread fills its buffers with its own number and checks that the number stays.
