@@ -29,10 +29,12 @@ std::shared_ptr<const DividedValues> set_divided_values(
   return std::exchange(values_now, std::move(values));
 }
 
-std::shared_ptr<const DividedValues> divided_values() { return values_now; }
+std::shared_ptr<const DividedValues> divided_values() {
+  return values_now != nullptr && values_now->life.ended() ? nullptr : values_now;
+}
 
 bool is_divided(const at::Tensor& tensor) {
-  if (values_now == nullptr || tensor.dim() == 0) return false;
+  if (divided_values() == nullptr || tensor.dim() == 0) return false;
   const std::vector<int64_t>& features = values_now->features;
   return tensor.dim() == 4 ||
          std::find(features.begin(), features.end(), tensor.size(-1)) != features.end();
