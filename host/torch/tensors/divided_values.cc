@@ -21,6 +21,14 @@ uint64_t common_number() {
   return generator.get<at::CPUGeneratorImpl>()->random64();
 }
 
+// For what computes again, perhaps when the graph of these values is gone.
+std::shared_ptr<const DividedValues> without_end(
+    const std::shared_ptr<const DividedValues>& values) {
+  if (values == nullptr) return nullptr;
+  return std::make_shared<const DividedValues>(
+      DividedValues{.features = values->features, .rank = values->rank});
+}
+
 }  // namespace
 
 std::shared_ptr<const DividedValues> set_divided_values(
@@ -55,8 +63,8 @@ OwnDraws::~OwnDraws() {
   generator_.set_state(state_);
 }
 
-DividedValuesScope::DividedValuesScope(std::shared_ptr<const DividedValues> values)
-    : before_(set_divided_values(std::move(values))) {}
+DividedValuesScope::DividedValuesScope(const std::shared_ptr<const DividedValues>& values)
+    : before_(set_divided_values(without_end(values))) {}
 DividedValuesScope::~DividedValuesScope() { set_divided_values(std::move(before_)); }
 
 }  // namespace coupler::tensors

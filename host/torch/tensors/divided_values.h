@@ -50,7 +50,7 @@ class OwnDraws {
 // While it lives, the calling thread's values are divided as they were when these were taken.
 class DividedValuesScope {
  public:
-  explicit DividedValuesScope(std::shared_ptr<const DividedValues> values);
+  explicit DividedValuesScope(const std::shared_ptr<const DividedValues>& values);
   ~DividedValuesScope();
   DividedValuesScope(const DividedValuesScope&) = delete;
   DividedValuesScope& operator=(const DividedValuesScope&) = delete;

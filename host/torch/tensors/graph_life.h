@@ -1,6 +1,6 @@
 // GraphLife: whether autograd's graph of a value still lives: the value itself, something computed
-// from it, or a loss. It ends with the last of them, as after backward, and also if the code that
-// held them throws. [any-thread]
+// from it, or a loss. It ends with the last of them, also if the code that held them throws.
+// [any-thread]
 #pragma once
 
 #include <ATen/core/Tensor.h>
