@@ -208,8 +208,8 @@ void ForwardRecorder::call(const c10::OperatorHandle& op, std::vector<c10::IValu
   if (open_ != nullptr && open_->unpacked()) leave();
   enter(arguments);
   // What replaces attention or dropout is part of the call, also when that runs again.
-  const tensors::ReplacedAttentionAgain attention(op);
-  const tensors::ReplacedDropoutAgain dropout(op);
+  const tensors::ReplacedOpAgain again(tensors::is_replaced_attention(op) ||
+                                       tensors::is_replaced_dropout(op));
   // A call inside a call (a custom autograd function) is part of the outer one.
   const std::shared_ptr<ForwardSegment> segment = open_;
   if (segment == nullptr || segment->in_call()) return op.callBoxed(stack);

@@ -34,7 +34,7 @@ at::Tensor to_tokens(const at::Tensor& x, const Group& group) {
   return all_to_all(parts, group).transpose(0, 1).flatten(1, 2);
 }
 
-// Each is the gradient of the other.
+// Each is the gradient of the other, which has a graph if the backward has one (create_graph).
 struct Exchange : torch::autograd::Function<Exchange> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, bool heads,
                             const Group& group) {
@@ -45,8 +45,7 @@ struct Exchange : torch::autograd::Function<Exchange> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Group group = GroupCapsule::in(ctx->saved_data["group"]);
     const bool heads = ctx->saved_data["heads"].toBool();
-    return {heads ? to_tokens(gradients[0], group) : to_heads(gradients[0], group), at::Tensor(),
-            at::Tensor()};
+    return {Exchange::apply(gradients[0], !heads, group), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -47,10 +47,11 @@ struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
     ctx->saved_data["group"] = tensors::GroupCapsule::make(group);
     return exchanged(rows, sent, received, group);
   }
+  // With a graph of its own if the backward has one (create_graph).
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return {exchanged(gradients[0], ctx->saved_data["received"].toIntVector(),
-                      ctx->saved_data["sent"].toIntVector(),
-                      tensors::GroupCapsule::in(ctx->saved_data["group"])),
+    return {exchange_rows(gradients[0], ctx->saved_data["received"].toIntVector(),
+                          ctx->saved_data["sent"].toIntVector(),
+                          tensors::GroupCapsule::in(ctx->saved_data["group"])),
             at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

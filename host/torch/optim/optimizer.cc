@@ -176,6 +176,7 @@ void OptimizerState::step() {
   if (accumulating()) return;
   took_gradients_ = false;
   require_given_parameters();
+  require_no_unfrozen();
   if (rules_.scaler != nullptr) {
     skipped_ = rules_.scaler->unscale(models_);
     rules_.scaler->update(models_);
@@ -194,6 +195,7 @@ void OptimizerState::step() {
 at::Tensor OptimizerState::step(const std::function<at::Tensor()>& closure) {
   require_closure(closure != nullptr);
   require_given_parameters();
+  require_no_unfrozen();
   std::shared_ptr<void> computing = rules_.compute();
   at::Tensor first;
   const auto evaluate = [&] {
@@ -275,6 +277,26 @@ void OptimizerState::require_given_parameters() const {
   if (count_parameters(optimizer_) == parameters_) return;
   throw Error(ErrorCode::kUsage, "parameters were added to the optimizer after prepare",
               {.hint = "call add_param_group of the optimizer that prepare returned"});
+}
+
+// Nothing averages, sums, unscales or clips the gradients of one that was frozen at prepare, and a
+// sharded model drops them.
+void OptimizerState::require_no_unfrozen() const {
+  for (const std::vector<Given>& group : given_) {
+    for (const Given& given : group) {
+      if (given.model == nullptr || given.model->is_trained(given.parameter)) continue;
+      const strategy::Model& model = given.model->model();
+      const strategy::ModelParameter& parameter = model.parameters[given.parameter];
+      if (!parameter.tensor.requires_grad()) continue;
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("step: '{}' was frozen when its model '{}' was prepared, and is "
+                              "trained now: its gradients are not averaged over ranks",
+                              parameter.name, model.name),
+                  {.subject = parameter.name,
+                   .hint = "prepare the model with every parameter that will be trained unfrozen; "
+                           "after prepare, these can be frozen and unfrozen again"});
+    }
+  }
 }
 
 // What add_param_group cannot do for any parameter.

@@ -99,6 +99,7 @@ class OptimizerState final : public strategy::GradientConsumer {
  private:
   bool drops_gradients() const;
   void require_given_parameters() const;
+  void require_no_unfrozen() const;
   void require_closure(bool given) const;
   double search_value(double loss) const;
   void updated();

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/span.h"
@@ -82,7 +83,10 @@ void Residency::use(Unit& unit) {
     if (prefetch_queue_.empty()) fetched_.notify_all();
     if (!unit.resident.load()) {
       lock.unlock();
-      fetch(unit, /*ahead=*/false);
+      {
+        const Span span("gather", SpanKind::kWork, unit.bytes, unit.index);
+        fetch(unit, /*ahead=*/false);
+      }
       lock.lock();
       unit.used = true;
     }
@@ -163,15 +167,13 @@ void Residency::predict() {
 }
 
 // A releaser that gives up because of a pin shows the unit as released for a moment, under the
-// lock. A unit fetched ahead is wanted only until it is used.
+// lock. A unit fetched ahead is wanted only until it is used, and if there is room.
 bool Residency::is_wanted(const Unit& unit, bool ahead) {
-  const std::lock_guard lock(mutex_);
-  return !unit.resident.load() && (!ahead || fetching_ == &unit);
-}
-
-bool Residency::has_room_ahead(const Unit& unit) {
-  const std::lock_guard turn(source_mutex_);
-  return is_wanted(unit, /*ahead=*/true) && source_->has_room_ahead(unit.index);
+  {
+    const std::lock_guard lock(mutex_);
+    if (unit.resident.load() || (ahead && fetching_ != &unit)) return false;
+  }
+  return !ahead || source_->has_room_ahead(unit.index);  // may release units, which locks mutex_
 }
 
 Unit& Residency::at(size_t index) {
@@ -213,13 +215,14 @@ BufferPool::Buffer Residency::room_for(const Unit& unit) {
 }
 
 void Residency::fetch(Unit& unit, bool ahead) {
-  const Span span(ahead ? "prefetch" : "gather", SpanKind::kWork, unit.bytes, unit.index);
   const std::lock_guard turn(source_mutex_);
   {
     const std::lock_guard lock(mutex_);
     device::wait_on_stream(changed_, pool_.device());
   }
   while (is_wanted(unit, ahead)) {
+    std::optional<Span> span;
+    if (ahead) span.emplace("prefetch", SpanKind::kWork, unit.bytes, unit.index);
     Unit& next = at(source_->agree(unit.index));
     BufferPool::Buffer memory;
     std::shared_ptr<c10::Event> arrived;
@@ -246,7 +249,7 @@ void Residency::run_prefetch() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      if (has_room_ahead(unit)) fetch(unit, /*ahead=*/true);
+      fetch(unit, /*ahead=*/true);
     } catch (...) {
       error = std::current_exception();
     }

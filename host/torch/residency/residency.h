@@ -65,8 +65,7 @@ class Residency {
   void predict();                        // mutex_ held
   void await_arrival(const Unit& unit);  // mutex_ held
   void finish_fetching(std::unique_lock<std::mutex>& lock);
-  bool is_wanted(const Unit& unit, bool ahead);
-  bool has_room_ahead(const Unit& unit);
+  bool is_wanted(const Unit& unit, bool ahead);  // source_mutex_ held
   Unit& at(size_t index);
   BufferPool::Buffer room_for(const Unit& unit);
   // memory: empty if the source lends the memory at `place`.

@@ -121,6 +121,11 @@ DataParallel::DataParallel(Model described, std::shared_ptr<comm::Communicator> 
     comm::Communicator& ranks = group.averaging != nullptr ? *group.averaging : *comm_;
     ranks.run(tensors::broadcast_op(group.parameters, 0));
   }
+  for (const ModelParameter& parameter : model().parameters) {
+    const auto& ranks = ranks_of(parameter);
+    if (!parameter.tensor.requires_grad() && ranks != comm_)
+      ranks->run(tensors::broadcast_op(parameter.tensor, 0));
+  }
   std::vector<at::Tensor> rest = frozen;
   rest.insert(rest.end(), buffers.begin(), buffers.end());
   tensors::broadcast_coalesced(*comm_, rest, 0);

@@ -197,6 +197,7 @@ void ShardedModel::take_rest(uint8_t* used) {
     const at::Tensor& parameter = model().parameters[i].tensor;
     if (!parameter.requires_grad()) continue;
     const Place place = places_[i];
+    if (place.unit == nullptr && !is_trained(i)) continue;  // unfrozen since, so it has no slot
     const bool taken = place.unit != nullptr && place.unit->members[place.index].taken;
     used[i] = taken || parameter.grad().defined() ? 1 : 0;
     if (place.unit != nullptr && !taken) place.unit->take_gradient(place.index, pool_);

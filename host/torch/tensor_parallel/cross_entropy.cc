@@ -39,6 +39,7 @@ struct DividedLosses : torch::autograd::Function<DividedLosses> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    refuse_create_graph();
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &probabilities = saved[0], &index = saved[1], &elsewhere = saved[2];
     const at::Tensor scale = gradients[0].unsqueeze(1);

@@ -50,14 +50,16 @@ bool is_neutral(const c10::OperatorHandle& op) {
                      [](const c10::Argument& result) { return result.alias_info() != nullptr; });
 }
 
-// A colwise layer made these features. What follows on this thread may be made of them, until a
-// layer makes whole values.
-void begin_of_divided(int64_t features, int rank) {
+// A colwise layer made this, which has several blocks of features. What follows on this thread may
+// be made of it, until a layer makes whole values, or until nothing is left of it: a forward that
+// throws gets no further, and a model may end with such a layer.
+void begin_of_divided(const at::Tensor& made, int64_t blocks, int rank) {
   const auto known = tensors::divided_values();
   auto values = known == nullptr ? tensors::DividedValues{.features = {}, .rank = rank} : *known;
-  if (std::find(values.features.begin(), values.features.end(), features) != values.features.end())
-    return;
-  values.features.push_back(features);
+  values.life = tensors::GraphLife(made);
+  const int64_t features = made.size(-1) / blocks;
+  if (std::find(values.features.begin(), values.features.end(), features) == values.features.end())
+    values.features.push_back(features);
   tensors::set_divided_values(std::make_shared<const tensors::DividedValues>(std::move(values)));
 }
 
@@ -183,7 +185,7 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   }
   at::Tensor result = stack.back().toTensor();
   if (style == TensorStyle::kColwise) {
-    begin_of_divided(result.size(-1) / weight_.product.blocks, group_->rank());
+    begin_of_divided(result, weight_.product.blocks, group_->rank());
   } else {
     end_of_divided();
   }

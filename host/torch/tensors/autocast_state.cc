@@ -25,6 +25,14 @@ void use_replaced_ops(ReplacedOps ops, bool use) {
   c10::impl::tls_set_dispatch_key_included(kReplacedOpsKey, replaced_ops != 0);
 }
 
+ReplacedOpAgain::ReplacedOpAgain(bool is_replaced)
+    : again_(is_replaced && c10::impl::tls_is_dispatch_key_excluded(kReplacedOpsKey)) {
+  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, false);
+}
+ReplacedOpAgain::~ReplacedOpAgain() {
+  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, true);
+}
+
 std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gradients) {
   use_replaced_ops(ReplacedOps::kLinear, gradients.has_value());
   return std::exchange(fp8_gradient_type, gradients);

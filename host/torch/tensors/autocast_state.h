@@ -28,6 +28,20 @@ bool goes_to_recorder();
 // Whether the calling thread's operations of this kind go to their replacements.
 void use_replaced_ops(ReplacedOps ops, bool use);
 
+// For code at kRecordedKey that calls the operation it was called for: while this lives, a call
+// that a replacement let through to be recorded goes to the replacement again. is_replaced: whether
+// one replaces this call.
+class ReplacedOpAgain {
+ public:
+  explicit ReplacedOpAgain(bool is_replaced);
+  ~ReplacedOpAgain();
+  ReplacedOpAgain(const ReplacedOpAgain&) = delete;
+  ReplacedOpAgain& operator=(const ReplacedOpAgain&) = delete;
+
+ private:
+  const bool again_;
+};
+
 // Makes the calling thread's linear layers multiply in fp8, with gradients in this type (e5m2 or
 // e4m3fn), and return bf16. Empty restores LibTorch's layers. Returns the previous setting.
 std::optional<c10::ScalarType> set_fp8_linear(std::optional<c10::ScalarType> gradients);

@@ -21,6 +21,14 @@ uint64_t common_number() {
   return generator.get<at::CPUGeneratorImpl>()->random64();
 }
 
+// For what computes again, perhaps when the graph of these values is gone.
+std::shared_ptr<const DividedValues> without_end(
+    const std::shared_ptr<const DividedValues>& values) {
+  if (values == nullptr) return nullptr;
+  return std::make_shared<const DividedValues>(
+      DividedValues{.features = values->features, .rank = values->rank});
+}
+
 }  // namespace
 
 std::shared_ptr<const DividedValues> set_divided_values(
@@ -29,10 +37,12 @@ std::shared_ptr<const DividedValues> set_divided_values(
   return std::exchange(values_now, std::move(values));
 }
 
-std::shared_ptr<const DividedValues> divided_values() { return values_now; }
+std::shared_ptr<const DividedValues> divided_values() {
+  return values_now != nullptr && values_now->life.ended() ? nullptr : values_now;
+}
 
 bool is_divided(const at::Tensor& tensor) {
-  if (values_now == nullptr || tensor.dim() == 0) return false;
+  if (divided_values() == nullptr || tensor.dim() == 0) return false;
   const std::vector<int64_t>& features = values_now->features;
   return tensor.dim() == 4 ||
          std::find(features.begin(), features.end(), tensor.size(-1)) != features.end();
@@ -53,8 +63,8 @@ OwnDraws::~OwnDraws() {
   generator_.set_state(state_);
 }
 
-DividedValuesScope::DividedValuesScope(std::shared_ptr<const DividedValues> values)
-    : before_(set_divided_values(std::move(values))) {}
+DividedValuesScope::DividedValuesScope(const std::shared_ptr<const DividedValues>& values)
+    : before_(set_divided_values(without_end(values))) {}
 DividedValuesScope::~DividedValuesScope() { set_divided_values(std::move(before_)); }
 
 }  // namespace coupler::tensors

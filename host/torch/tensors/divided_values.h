@@ -13,11 +13,14 @@
 #include <memory>
 #include <vector>
 
+#include "tensors/graph_life.h"
+
 namespace coupler::tensors {
 
 struct DividedValues {
   std::vector<int64_t> features;  // of the layers' results on this rank
   int rank = 0;
+  GraphLife life = {};  // of the latest layer's result; none are divided once it has ended
 };
 
 // From now on, such values are divided. Null: none are. Returns what was set before.
@@ -47,7 +50,7 @@ class OwnDraws {
 // While it lives, the calling thread's values are divided as they were when these were taken.
 class DividedValuesScope {
  public:
-  explicit DividedValuesScope(std::shared_ptr<const DividedValues> values);
+  explicit DividedValuesScope(const std::shared_ptr<const DividedValues>& values);
   ~DividedValuesScope();
   DividedValuesScope(const DividedValuesScope&) = delete;
   DividedValuesScope& operator=(const DividedValuesScope&) = delete;

@@ -47,14 +47,9 @@ std::shared_ptr<AttentionReplacement> replace_attention(
 
 std::shared_ptr<AttentionReplacement> replaced_attention() { return replacement_now; }
 
-ReplacedAttentionAgain::ReplacedAttentionAgain(const c10::OperatorHandle& op)
-    : again_(c10::impl::tls_is_dispatch_key_excluded(kReplacedOpsKey) &&
-             (replacement_now != nullptr || divided_values() != nullptr) &&
-             op.schema().name() == "aten::scaled_dot_product_attention") {
-  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, false);
-}
-ReplacedAttentionAgain::~ReplacedAttentionAgain() {
-  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, true);
+bool is_replaced_attention(const c10::OperatorHandle& op) {
+  return (replacement_now != nullptr || divided_values() != nullptr) &&
+         op.schema().name() == "aten::scaled_dot_product_attention";
 }
 
 AttentionScope::AttentionScope(std::shared_ptr<AttentionReplacement> replacement)

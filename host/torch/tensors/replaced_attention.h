@@ -39,18 +39,8 @@ std::shared_ptr<AttentionReplacement> replace_attention(
     std::shared_ptr<AttentionReplacement> replacement);
 std::shared_ptr<AttentionReplacement> replaced_attention();
 
-// For code at tensors::kRecordedKey that calls the operation it was called for: while this lives, a
-// call of attention goes to the replacement again, which let it through to be recorded.
-class ReplacedAttentionAgain {
- public:
-  explicit ReplacedAttentionAgain(const c10::OperatorHandle& op);
-  ~ReplacedAttentionAgain();
-  ReplacedAttentionAgain(const ReplacedAttentionAgain&) = delete;
-  ReplacedAttentionAgain& operator=(const ReplacedAttentionAgain&) = delete;
-
- private:
-  const bool again_;
-};
+// Whether this is attention, which the calling thread computes in another way or with own draws.
+bool is_replaced_attention(const c10::OperatorHandle& op);
 
 // While it lives, the calling thread computes attention as it did when this replacement was taken.
 class AttentionScope {

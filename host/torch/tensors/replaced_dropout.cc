@@ -18,11 +18,6 @@ namespace {
 
 thread_local std::shared_ptr<const PartOfTokens> part_now;
 
-bool is_dropout(const c10::OperatorHandle& op) {
-  const std::string& name = op.schema().name();
-  return name == "aten::dropout" || name == "aten::dropout_";
-}
-
 // Whether dropout draws anything, here instead of in the code that records it.
 bool draws_here(double p, bool train) { return train && p > 0 && p < 1 && !goes_to_recorder(); }
 
@@ -71,13 +66,10 @@ std::shared_ptr<const PartOfTokens> set_part_of_tokens(std::shared_ptr<const Par
 
 std::shared_ptr<const PartOfTokens> part_of_tokens() { return part_now; }
 
-ReplacedDropoutAgain::ReplacedDropoutAgain(const c10::OperatorHandle& op)
-    : again_(c10::impl::tls_is_dispatch_key_excluded(kReplacedOpsKey) &&
-             (part_now != nullptr || divided_values() != nullptr) && is_dropout(op)) {
-  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, false);
-}
-ReplacedDropoutAgain::~ReplacedDropoutAgain() {
-  if (again_) c10::impl::tls_set_dispatch_key_excluded(kReplacedOpsKey, true);
+bool is_replaced_dropout(const c10::OperatorHandle& op) {
+  if (part_now == nullptr && divided_values() == nullptr) return false;
+  const std::string& name = op.schema().name();
+  return name == "aten::dropout" || name == "aten::dropout_";
 }
 
 PartOfTokensScope::PartOfTokensScope(std::shared_ptr<const PartOfTokens> part)

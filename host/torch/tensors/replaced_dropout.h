@@ -25,18 +25,8 @@ struct PartOfTokens {
 std::shared_ptr<const PartOfTokens> set_part_of_tokens(std::shared_ptr<const PartOfTokens> part);
 std::shared_ptr<const PartOfTokens> part_of_tokens();
 
-// For code at tensors::kRecordedKey that calls the operation it was called for: while this lives, a
-// call of dropout goes to the replacement again, which let it through to be recorded.
-class ReplacedDropoutAgain {
- public:
-  explicit ReplacedDropoutAgain(const c10::OperatorHandle& op);
-  ~ReplacedDropoutAgain();
-  ReplacedDropoutAgain(const ReplacedDropoutAgain&) = delete;
-  ReplacedDropoutAgain& operator=(const ReplacedDropoutAgain&) = delete;
-
- private:
-  const bool again_;
-};
+// Whether this is dropout while the calling thread has a part of the tokens or divided values.
+bool is_replaced_dropout(const c10::OperatorHandle& op);
 
 // While it lives, the calling thread's tokens are divided as they were when this part was taken.
 class PartOfTokensScope {

@@ -132,6 +132,30 @@ void experts_of_unequal_batches(Accelerator& accelerator) {
   }
 }
 
+// Rows that went to other ranks' experts count in gradients of gradients, too.
+void experts_penalize_gradients(Accelerator& accelerator) {
+  ExpertNet model(coupler::ExpertActivation::kGelu), alone(coupler::ExpertActivation::kGelu);
+  auto net = accelerator.prepare(model);
+  const auto penalty = [](ExpertNet& of, const torch::Tensor& inputs) {
+    const torch::Tensor x = inputs.clone().requires_grad_(true);
+    return torch::autograd::grad({of->forward(x).square().sum()}, {x}, {}, /*retain_graph=*/true,
+                                 /*create_graph=*/true)[0]
+        .square()
+        .mean();
+  };
+  accelerator.backward(penalty(net, own_token_rows(accelerator, 0).inputs));
+  penalty(alone, joined_token_rows(0).inputs).backward();
+  expect_gradients(accelerator, *net, *alone);
+}
+
+void experts_that_are_frozen(Accelerator& accelerator) {
+  ExpertNet model;
+  shift(*model, accelerator.rank());
+  for (const auto& parameter : model->first->parameters()) parameter.set_requires_grad(false);
+  auto net = accelerator.prepare(model);
+  expect_same_weights(accelerator, net, *ExpertNet());
+}
+
 void experts_resume(Accelerator& accelerator) {
   ExpertNet model;
   torch::optim::AdamW optimizer(model->parameters(), 1e-2);
@@ -195,6 +219,8 @@ std::vector<Check> mesh_expert_checks() {
   return {{"experts_train", experts_train},
           {"experts_parts", experts_parts},
           {"experts_of_unequal_batches", experts_of_unequal_batches},
+          {"experts_penalize_gradients", experts_penalize_gradients},
+          {"experts_that_are_frozen", experts_that_are_frozen},
           {"experts_resume", experts_resume, /*alone=*/true},
           {"experts_weights_files", experts_weights_files},
           {"experts_from_empty_weights", experts_from_empty_weights},

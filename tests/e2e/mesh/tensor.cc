@@ -285,7 +285,10 @@ void divided_cross_entropy(Accelerator& accelerator) {
         coupler::parallel_cross_entropy(own, targets, {.reduction = reduction});
     const torch::Tensor expected = torch::cross_entropy_loss(whole, targets, {}, reduction);
     EXPECT(torch::allclose(ours, expected, 1e-9, 1e-12), "the losses differ");
-    ours.square().sum().backward();
+    const torch::Tensor sum = ours.square().sum();
+    expect_error([&] { torch::autograd::grad({sum}, {own}, {}, true, /*create_graph=*/true); },
+                 "gradients of gradients");
+    sum.backward();
     expected.square().sum().backward();
     EXPECT(torch::allclose(own.grad(), whole.grad().narrow(1, rank * part, part), 1e-9, 1e-12),
            "the gradients differ");

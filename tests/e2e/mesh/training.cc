@@ -94,6 +94,26 @@ void whole_local_sgd(Accelerator& accelerator) {
     expect_same_everywhere(accelerator, parameter, "a parameter after LocalSGD");
 }
 
+// What averages gradients is made for the parameters that are trained at prepare.
+void unfrozen_later(Accelerator& accelerator) {
+  auto chain = make_chain();
+  const torch::Tensor first = chain->parameters().front();
+  first.set_requires_grad(false);
+  torch::optim::SGD optimizer(chain->parameters(), 0.1);
+  auto [net, opt] = accelerator.prepare(chain, optimizer);
+  const auto step = [&, &net = net, &opt = opt] {
+    const Rows rows = own_rows(accelerator, joined_rows(0), kGradients);
+    accelerator.backward(loss_of_rows(net->forward(rows.inputs), rows.targets));
+    opt.step();
+    opt.zero_grad();
+  };
+  step();
+  first.set_requires_grad(true);
+  expect_error(step, "'0.weight' was frozen when its model");
+  first.set_requires_grad(false);
+  step();
+}
+
 void refused_models(Accelerator& accelerator) {
   torch::nn::Linear model(2, 2);
   const std::string message = error_of([&] { accelerator.prepare(model); });
@@ -106,6 +126,7 @@ std::vector<Check> mesh_training_checks() {
   return {{"whole_model", whole_model},
           {"whole_weighted_sums", weighted_sums},
           {"whole_local_sgd", whole_local_sgd},
+          {"whole_unfrozen_later", unfrozen_later},
           {"whole_resumes", whole_resumes, /*alone=*/true},
           {"refused_models", refused_models, /*alone=*/true}};
 }

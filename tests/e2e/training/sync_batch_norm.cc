@@ -41,6 +41,12 @@ void equals_batch_norm(coupler::Accelerator& accelerator, std::vector<int64_t> s
   reference->eval();
   ours->eval();
   close(ours(mine(joined)), reference(mine(joined)), "the output in evaluation");
+  if (accelerator.world_size() == 1) return;
+  ours->train();
+  const auto own = mine(joined).clone().requires_grad_();
+  const std::string said = error_of(
+      [&] { torch::autograd::grad({ours(own).sum()}, {own}, {}, true, /*create_graph=*/true); });
+  EXPECT(said.find("gradients of gradients") != std::string::npos, said);
 }
 
 }  // namespace

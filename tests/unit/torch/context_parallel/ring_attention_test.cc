@@ -82,5 +82,13 @@ TEST(RingAttention, Backward_ComputesABlockWhileGradientsTravel) {
   }));
 }
 
+// What comes from other ranks would have no graph, so that its share would silently be missing.
+TEST(RingAttention, GradientsOfGradients_AreRefused) {
+  const at::Tensor own = tokens_of(values_of_attention(1), 0).clone().requires_grad_(true);
+  const at::Tensor output = ring_attention(own, own, own, /*causal=*/false, kScaleOfScores,
+                                           comm::Communicator::made_up("context", 2));
+  EXPECT_THROW(output.sum().backward({}, /*retain_graph=*/true, /*create_graph=*/true), Error);
+}
+
 }  // namespace
 }  // namespace coupler::context_parallel

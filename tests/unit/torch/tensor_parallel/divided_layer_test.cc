@@ -9,11 +9,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "activations/forward_recorder.h"
 #include "core/comm/ranks.h"
 #include "residency/product.h"
+#include "tensors/divided_values.h"
 
 namespace coupler::tensor_parallel {
 namespace {
@@ -169,6 +171,26 @@ TEST(DividedLayer, LayersOfACheckpointedUnit_ShareTheirInputBothTimes) {
   ASSERT_EQ(inputs->seen.size(), 4u) << "not computed again";
   EXPECT_NE(inputs->seen[0], inputs->seen[2]);
   EXPECT_EQ(inputs->seen[2], inputs->seen[3]) << "in backward";
+}
+
+// What follows would otherwise drop other values on each rank, whole ones too.
+TEST(DividedLayer, ForwardThatThrows_LeavesNoDividedValues) {
+  const Group group = comm::Communicator::made_up("layers", 2);
+  const at::Tensor x = sines({5, 4}), weight = sines({8, 4}).requires_grad_(true);
+  const auto hook = hook_of(weight, sharding::TensorStyle::kColwise, group, 1);
+  const auto forward = [&](bool fails) {
+    const at::Tensor up = at::linear(x, weight);
+    if (fails) throw std::runtime_error("the module's own");
+    return up.tanh();
+  };
+  EXPECT_THROW(forward(true), std::runtime_error);
+  EXPECT_EQ(tensors::divided_values(), nullptr);
+  at::Tensor up = forward(false);
+  EXPECT_NE(tensors::divided_values(), nullptr);
+  up.sum().backward();
+  EXPECT_NE(tensors::divided_values(), nullptr) << "its graph is still there";
+  up.reset();
+  EXPECT_EQ(tensors::divided_values(), nullptr);
 }
 
 // Autograd gives both summands of a sum the same gradient, in the same memory.
