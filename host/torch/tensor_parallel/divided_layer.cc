@@ -187,7 +187,7 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   } else {
     end_of_divided();
   }
-  if (!whole) return watch_heads(result);
+  if (!whole) return watch_result(result);
   if (!overlaps || !takes_part(style)) result = completed(result);
   if (bias.defined()) result = result.add(bias.to(result.scalar_type()));
   stack.back() = result;
@@ -263,11 +263,14 @@ int64_t DividedLayer::tokens_in(at::IntArrayRef sizes, const std::string& layer,
                        "to false"});
 }
 
-void DividedLayer::watch_heads(const at::Tensor& result) {
+void DividedLayer::watch_result(const at::Tensor& result) {
   if (watched_.exchange(true)) return;
-  heads_ = std::make_shared<HeadsCheck>(weight_.product_name, group_->size(),
+  heads_ = std::make_shared<HeadsCheck>(weight_.product_name, weight_.product_line, group_->size(),
                                         weight_.product.multiple, weight_.sequence);
   HeadsCheck::watch(result, heads_);
+  errors_ = std::make_shared<PlanErrors>(weight_.product_name, weight_.product_line, group_->size(),
+                                         result.size(-1));
+  PlanErrors::watch(result, errors_);
 }
 
 // LibTorch's own error would name sizes that the program does not have.
@@ -276,9 +279,10 @@ void DividedLayer::require_width(const at::Tensor& x) const {
   if (x.dim() > 0 && x.size(-1) == own) return;
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is divided over {} ranks and takes inputs of {} features on each, but got "
-                  "[{}]",
-                  weight_.product_name, group_->size(), own, fmt::join(x.sizes(), ", ")),
+      fmt::format("'{}' is divided over {} ranks ({}) and takes inputs of {} features on each, but "
+                  "got [{}]",
+                  weight_.product_name, group_->size(), weight_.product_line, own,
+                  fmt::join(x.sizes(), ", ")),
       {.subject = weight_.product_name,
        .hint = "rowwise layers take what colwise ones make; a layer between them that reshapes "
                "by a number of heads needs coupler::local_heads, and one that needs whole inputs "

@@ -27,9 +27,11 @@ bool is_last(const at::Tensor& tensor, int64_t dim) { return dim == -1 || dim ==
 
 void asked_for_heads() { asked.store(true); }
 
-HeadsCheck::HeadsCheck(std::string layer, int ranks, int64_t head, std::optional<int64_t> sequence)
+HeadsCheck::HeadsCheck(std::string layer, std::string line, int ranks, int64_t head,
+                       std::optional<int64_t> sequence)
     : ParameterHook(residency::HookPlace::kModule),
       layer_(std::move(layer)),
+      line_(std::move(line)),
       ranks_(ranks),
       head_(head),
       sequence_(sequence) {}
@@ -67,8 +69,8 @@ void HeadsCheck::check_tokens(at::IntArrayRef before, const std::vector<int64_t>
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("'{}' has results for {} tokens, which it gathered from {} ranks, but they are "
-                  "viewed as {} tokens",
-                  layer_, before[tokens], ranks_, sizes[tokens]),
+                  "viewed as {} tokens ({})",
+                  layer_, before[tokens], ranks_, sizes[tokens], line_),
       {.subject = layer_,
        .hint = "take the number of tokens from the results of the layer, not from its inputs, or "
                "set parallel.sequence to false"});
@@ -91,9 +93,9 @@ void HeadsCheck::check(at::IntArrayRef before, std::vector<int64_t> sizes) const
   if (!wrong) return;
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is divided over {} ranks, but its {} outputs on this rank are viewed as {} "
-                  "heads of {}: a rank has a part of the heads, each of its whole size",
-                  layer_, ranks_, before.back(), heads, size),
+      fmt::format("'{}' is divided over {} ranks ({}), but its {} outputs on this rank are viewed "
+                  "as {} heads of {}: a rank has a part of the heads, each of its whole size",
+                  layer_, ranks_, line_, before.back(), heads, size),
       {.subject = layer_,
        .hint = "view them as coupler::local_heads(heads) heads, or give the size of a head and let "
                "their number be what is left (-1)"});

@@ -20,9 +20,11 @@ namespace coupler::tensor_parallel {
 
 class HeadsCheck : public residency::ParameterHook {
  public:
-  // layer: its name; ranks: of the group; head: the features of one, or a multiple of those, as the
-  // plan says; 1: it does not. sequence: the dimension of tokens, if the layer gathered them.
-  HeadsCheck(std::string layer, int ranks, int64_t head, std::optional<int64_t> sequence = {});
+  // layer: its name; line: of the plan; ranks: of the group; head: the features of one, or a
+  // multiple of those, as the plan says; 1: it does not. sequence: the dimension of tokens, if the
+  // layer gathered them.
+  HeadsCheck(std::string layer, std::string line, int ranks, int64_t head,
+             std::optional<int64_t> sequence = {});
 
   // Watches operations on this result, and on views of it, while this lives.
   static void watch(const at::Tensor& result, const std::shared_ptr<HeadsCheck>& check);
@@ -34,7 +36,7 @@ class HeadsCheck : public residency::ParameterHook {
   void check(at::IntArrayRef before, std::vector<int64_t> sizes) const;
   void check_tokens(at::IntArrayRef before, const std::vector<int64_t>& sizes) const;
 
-  const std::string layer_;
+  const std::string layer_, line_;
   const int ranks_;
   const int64_t head_;
   const std::optional<int64_t> sequence_;

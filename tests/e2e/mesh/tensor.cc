@@ -308,7 +308,7 @@ void divided_wrong_use(Accelerator& accelerator) {
       [&] {
         net->down->forward(torch::ones({2, 8}, torch::kDouble));
       },
-      "'down' is divided over");
+      " ranks (the model's plan: \"down = rowwise\") and takes inputs of");
   expect_error([&] { net->words->forward(torch::tensor({8})); },
                "'words' has 8 rows, but is asked for row 8");
   expect_error([&] { net->up->weight.square().sum(); }, "uses the weight of 'up'");
