@@ -150,6 +150,7 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
     stack[begin + (addmm ? 1 : 0)] = input.values;
   }
   if (!weight_.divided) {
+    input.complete();
     run();
     // With parts of the sequence, the weight's gradients are summed instead.
     if (style == TensorStyle::kShared && !weight_.sequence)
@@ -169,12 +170,14 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   }
   const residency::Product own{input.values, product.matrix, whole ? at::Tensor() : product.bias,
                                product.out_in};
+  // Hooks inside of this one, such as LoRA's if attached later, are called by run() only.
+  const bool can = weight_.overlap_chunks > 1 && can_overlap(own) &&
+                   !residency::has_hooks_inside(product.matrix, *this);
+  if (!can || tensors::fp8_linear()) input.complete();
   std::optional<at::Tensor> made;
   if (!weight_.transposed) made = tensors::fp8_product(own.x, weight_.weight, own.bias);
-  // Hooks inside of this one, such as LoRA's if attached later, are called by run() only.
-  const bool overlaps = !made && weight_.overlap_chunks > 1 && can_overlap(own) &&
-                        !residency::has_hooks_inside(product.matrix, *this);
-  if (overlaps) made = overlapped(own, input.gradient);
+  const bool overlaps = can && !made;
+  if (overlaps) made = overlapped(own, input);
   if (made) {
     torch::jit::drop(stack, op.schema().arguments().size());
     stack.emplace_back(*made);
@@ -194,9 +197,11 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
 }
 
 at::Tensor DividedLayer::overlapped(const residency::Product& product,
-                                    const InputGradientPtr& input) const {
-  if (!takes_part(weight_.product.style))
-    return overlapped_product(product, {.group = group_, .input = input});
+                                    const LayerInput& input) const {
+  if (!takes_part(weight_.product.style)) {
+    return overlapped_product(
+        product, {.group = group_, .input = input.gradient, .arriving = input.arriving});
+  }
   Overlap overlap{.group = group_, .chunks = weight_.overlap_chunks};
   if (!weight_.sequence) {
     overlap.result = ResultExchange::kSum;
@@ -210,7 +215,8 @@ at::Tensor DividedLayer::overlapped(const residency::Product& product,
 LayerInput DividedLayer::shared_input_of(const at::Tensor& x,
                                          std::optional<int64_t> gathered) const {
   const at::ScalarType type = computed_type(x);
-  if (weight_.overlap_chunks > 1) return input_for_overlap(x, type, gathered, group_);
+  if (weight_.overlap_chunks > 1)
+    return input_for_overlap(x, type, gathered, weight_.overlap_chunks, group_);
   return {gathered ? gather_for_layers(x, type, *gathered, group_) : sum_gradient(x, type, group_)};
 }
 

@@ -51,7 +51,7 @@ class DividedLayer : public residency::ParameterHook {
   LayerInput input_of(const at::Tensor& x) const;
   LayerInput shared_input_of(const at::Tensor& x, std::optional<int64_t> gathered) const;
   // The product with what ranks exchange about it; the result is complete if the layer takes parts.
-  at::Tensor overlapped(const residency::Product& product, const InputGradientPtr& input) const;
+  at::Tensor overlapped(const residency::Product& product, const LayerInput& input) const;
   at::Tensor completed(const at::Tensor& result) const;
   // The dimension of tokens among those before features. divides: whether this rank will take its
   // part of them.
