@@ -158,6 +158,12 @@ TEST(MeshJob, Checkpoints_GoOnWithExpertsOnOtherRanks) {
                              "experts_begin_elsewhere", "experts_go_on_elsewhere");
 }
 
+TEST(MeshJob, Checkpoints_GoOnWithoutThePipelineAndWithOne) {
+  expect_goes_on_in_the_next({{2, {"backend.use=gloo_cpu", "parallel.pipeline=2"}},
+                              {2, {"backend.use=gloo_cpu", "parallel.tensor=2"}}},
+                             "staged_begins_elsewhere", "staged_goes_on_elsewhere");
+}
+
 TEST(MeshJob, ConfigExplain_DrawsTheMesh) {
   const Workplace here;
   here.write("train.toml", "[parallel]\npipeline = 2\n\n[launch]\nprocesses = 4\n");
