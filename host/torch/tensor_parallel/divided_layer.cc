@@ -272,7 +272,7 @@ int64_t DividedLayer::tokens_in(at::IntArrayRef sizes, const std::string& layer,
 void DividedLayer::watch_result(const at::Tensor& result) {
   if (watched_.exchange(true)) return;
   heads_ = std::make_shared<HeadsCheck>(weight_.product_name, weight_.product_line, group_->size(),
-                                        weight_.product.multiple, weight_.sequence);
+                                        weight_.product, weight_.sequence);
   HeadsCheck::watch(result, heads_);
   errors_ = std::make_shared<PlanErrors>(weight_.product_name, weight_.product_line, group_->size(),
                                          result.size(-1));

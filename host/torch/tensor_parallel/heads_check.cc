@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <optional>
 #include <string_view>
@@ -27,13 +28,14 @@ bool is_last(const at::Tensor& tensor, int64_t dim) { return dim == -1 || dim ==
 
 void asked_for_heads() { asked.store(true); }
 
-HeadsCheck::HeadsCheck(std::string layer, std::string line, int ranks, int64_t head,
-                       std::optional<int64_t> sequence)
+HeadsCheck::HeadsCheck(std::string layer, std::string line, int ranks,
+                       const sharding::LayerStyle& style, std::optional<int64_t> sequence)
     : ParameterHook(residency::HookPlace::kModule),
       layer_(std::move(layer)),
       line_(std::move(line)),
       ranks_(ranks),
-      head_(head),
+      head_(style.multiple),
+      of_classes_(style.style == sharding::TensorStyle::kVocab),
       sequence_(sequence) {}
 
 void HeadsCheck::watch(const at::Tensor& result, const std::shared_ptr<HeadsCheck>& check) {
@@ -47,6 +49,8 @@ void HeadsCheck::around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
   const bool views = name == "aten::view" || name == "aten::reshape";
   const bool divides = name == "aten::unflatten" && stack[begin + 1].isInt() &&
                        is_last(stack[begin].toTensor(), stack[begin + 1].toInt());
+  if (of_classes_ && !residency::in_backward() && stack[begin].isTensor())
+    check_classes(name, stack[begin].toTensor().sizes());
   if ((views || divides) && !residency::in_backward()) {
     const at::IntArrayRef before = stack[begin].toTensor().sizes();
     if (auto sizes = integers(stack[begin + (views ? 1 : 2)])) {
@@ -56,6 +60,20 @@ void HeadsCheck::around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
     }
   }
   run();
+}
+
+void HeadsCheck::check_classes(std::string_view operation, at::IntArrayRef logits) const {
+  constexpr std::array<std::string_view, 4> kOverClasses = {
+      "aten::cross_entropy_loss", "aten::log_softmax", "aten::softmax", "aten::argmax"};
+  if (std::find(kOverClasses.begin(), kOverClasses.end(), operation) == kOverClasses.end()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("'{}' is divided over {} ranks ({}), so that a rank has {} of {} classes, but {} "
+                  "takes them for all",
+                  layer_, ranks_, line_, logits.empty() ? 0 : logits.back(),
+                  logits.empty() ? 0 : logits.back() * ranks_, operation),
+      {.subject = layer_,
+       .hint = "call coupler::parallel_cross_entropy, or give the layer the style colwise_gather"});
 }
 
 // Of [batch, tokens, features] as [batch, tokens, …].

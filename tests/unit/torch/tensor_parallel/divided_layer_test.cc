@@ -112,6 +112,19 @@ TEST(DividedLayer, WhatNeedsAllOutputs_IsToldTheLayerAndItsLine) {
   expect_explained([&](const at::Tensor& part) { at::layer_norm(part.relu_(), {8}, norm); });
 }
 
+TEST(DividedLayer, LossesThatTakeAPartOfTheClassesForAll_AreRefused) {
+  const Group group = comm::Communicator::made_up("layers", 2);
+  const at::Tensor x = sines({5, 8}), targets = at::zeros({5}, at::kLong);
+  const auto expect_refused = [&](const std::function<void(const at::Tensor&)>& use) {
+    const at::Tensor own = sines({4, 8}).requires_grad_(true);
+    const auto hook = hook_of(own, sharding::TensorStyle::kVocab, group, 1);
+    testing::expect_error(ErrorCode::kInvalidArgument, "so that a rank has 4 of 8 classes",
+                          [&] { use(at::linear(x, own)); });
+  };
+  expect_refused([&](const at::Tensor& logits) { at::cross_entropy_loss(logits, targets); });
+  expect_refused([](const at::Tensor& logits) { logits.view({5, 1, 4}).log_softmax(-1); });
+}
+
 // What follows a layer that made whole values is the program's own business.
 TEST(DividedLayer, ErrorsAfterWholeValues_AreLeftAsTheyAre) {
   const Group group = comm::Communicator::made_up("layers", 2);
