@@ -143,7 +143,8 @@ std::vector<AccelerateWord> accelerate_megatron_words() {
       {"--use_megatron_lm",
        {},
        without_unless_off("Megatron-LM is not supported",
-                          "shard with --use_fsdp or --use_deepspeed")}};
+                          "divide the model with --megatron_lm_tp_degree, or shard with --use_fsdp "
+                          "or --use_deepspeed")}};
   for (const MegatronSetting& setting : kMegatron) {
     words.push_back({setting.option,
                      {setting.key},

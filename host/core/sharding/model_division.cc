@@ -222,6 +222,7 @@ void ModelDivider::choose_linear(const PlannedModel::Module& module, const Plann
   if (divided) divide_parameter(index, inputs == transposed ? 0 : 1, line);
   WeightUse& weight = use_of(index, divided, line);
   weight.name = weight.product_name = module.name;
+  weight.product_line = line.text;
   weight.transposed = transposed;
   weight.product = line.style;
   const bool divides_bias = style == TensorStyle::kColwise || style == TensorStyle::kVocab;

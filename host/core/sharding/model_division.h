@@ -51,6 +51,7 @@ struct WeightUse {
   std::string name;          // of the layer
   std::string lookup_name;   // of the embedding; empty: none uses it
   std::string product_name;  // of the linear layer; likewise
+  std::string product_line;  // of the plan for that layer, for messages
   LayerStyle product;        // of that layer
   bool divided = true;       // the weight; otherwise every rank has all of it
 };

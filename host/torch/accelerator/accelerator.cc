@@ -136,7 +136,8 @@ Mesh make_dry(dry_run::DryRun& run, config::Config& config,
 
 // What the mesh and the backend cannot do together, before anything is prepared.
 void require_possible(const Mesh& mesh, const comm::Communicator& comm) {
-  const int shard = mesh.size("shard"), pipeline = mesh.size("pipeline");
+  const int shard = mesh.size("shard"), pipeline = mesh.size("pipeline"),
+            expert = mesh.size("expert");
   if (shard > 1 && !comm.can_shard()) {
     fail_config(
         fmt::format("parallel.shard is {}, but the backend '{}' shards no model", shard,
@@ -151,6 +152,18 @@ void require_possible(const Mesh& mesh, const comm::Communicator& comm) {
                             pipeline, comm.backend()),
                 "parallel.pipeline",
                 "set backend.use to a transport, or to \"auto\", which chooses one");
+  }
+  if (expert > 1 && comm.can_shard()) {
+    fail_config(fmt::format("parallel.expert is {}, but the backend '{}' shards models itself, "
+                            "experts included",
+                            expert, comm.backend()),
+                "parallel.expert", "set it to 1, or use a backend that does not shard");
+  }
+  if (expert > 1 && pipeline > 1) {
+    fail_config(fmt::format("parallel.expert is {} and parallel.pipeline is {}, but a pipeline's "
+                            "stages are not divided over experts",
+                            expert, pipeline),
+                "parallel.expert", "set one of them to 1");
   }
 }
 

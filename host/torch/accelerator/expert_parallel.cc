@@ -13,23 +13,17 @@ namespace coupler {
 void Accelerator::Impl::divide_experts(strategy::Model& model,
                                        const expert_parallel::Layers& layers) {
   const int ranks = groups->mesh().size("expert");
-  const auto refuse = [&](const std::string& why, const std::string& hint) {
-    throw Error(ErrorCode::kUnsupported, fmt::format("parallel.expert is {}, but {}", ranks, why),
-                {.subject = "parallel.expert", .hint = hint});
-  };
   const auto of_layers = std::make_shared<expert_parallel::Ranks>();
   if (mean_comm->size() > 1) of_layers->samples = mean_comm;
   of_layers->made_up = dry_run != nullptr;
   if (ranks > 1) {
     if (layers.empty()) {
-      refuse(fmt::format("prepare cannot divide the model '{}', which has no "
-                         "coupler::MixtureOfExperts",
-                         model.name),
-             "set it to 1, or train a model that has one");
-    }
-    if (comm->can_shard()) {
-      refuse(fmt::format("the backend '{}' shards models itself, experts included", plugin.name()),
-             "set it to 1, or use a backend that does not shard");
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("parallel.expert is {}, but prepare cannot divide the model '{}', "
+                      "which has no coupler::MixtureOfExperts",
+                      ranks, model.name),
+          {.subject = "parallel.expert", .hint = "set it to 1, or train a model that has one"});
     }
     if (expert_comm == nullptr) {
       expert_comm = groups->make(groups::kExpert, "experts");

@@ -389,8 +389,6 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                  .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
   }
   require_known(impl.config, has_mesh && impl.mean_comm->size() > 1);
-  require_unset(mesh.size("expert") == 1, "parallel.expert",
-                "a pipeline's stages cannot be divided over experts yet", "set it to 1");
   strategy::Model model = strategy::describe(module, impl.device);
   if (impl.find(model.identity) != nullptr) {
     fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,

@@ -152,6 +152,7 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
     stack[begin + (addmm ? 1 : 0)] = input.values;
   }
   if (!weight_.divided) {
+    input.complete();
     run();
     // With parts of the sequence, the weight's gradients are summed instead.
     if (style == TensorStyle::kShared && !weight_.sequence)
@@ -171,12 +172,14 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   }
   const residency::Product own{input.values, product.matrix, whole ? at::Tensor() : product.bias,
                                product.out_in};
+  // Hooks inside of this one, such as LoRA's if attached later, are called by run() only.
+  const bool can = weight_.overlap_chunks > 1 && can_overlap(own) &&
+                   !residency::has_hooks_inside(product.matrix, *this);
+  if (!can || tensors::fp8_linear()) input.complete();
   std::optional<at::Tensor> made;
   if (!weight_.transposed) made = tensors::fp8_product(own.x, weight_.weight, own.bias);
-  // Hooks inside of this one, such as LoRA's if attached later, are called by run() only.
-  const bool overlaps = !made && weight_.overlap_chunks > 1 && can_overlap(own) &&
-                        !residency::has_hooks_inside(product.matrix, *this);
-  if (overlaps) made = overlapped(own, input.gradient);
+  const bool overlaps = can && !made;
+  if (overlaps) made = overlapped(own, input);
   if (made) {
     torch::jit::drop(stack, op.schema().arguments().size());
     stack.emplace_back(*made);
@@ -189,16 +192,18 @@ void DividedLayer::run_product(const residency::Product& product, const c10::Ope
   } else {
     end_of_divided();
   }
-  if (!whole) return watch_heads(result);
+  if (!whole) return watch_result(result);
   if (!overlaps || !takes_part(style)) result = completed(result);
   if (bias.defined()) result = result.add(bias.to(result.scalar_type()));
   stack.back() = result;
 }
 
 at::Tensor DividedLayer::overlapped(const residency::Product& product,
-                                    const InputGradientPtr& input) const {
-  if (!takes_part(weight_.product.style))
-    return overlapped_product(product, {.group = group_, .input = input});
+                                    const LayerInput& input) const {
+  if (!takes_part(weight_.product.style)) {
+    return overlapped_product(
+        product, {.group = group_, .input = input.gradient, .arriving = input.arriving});
+  }
   Overlap overlap{.group = group_, .chunks = weight_.overlap_chunks};
   if (!weight_.sequence) {
     overlap.result = ResultExchange::kSum;
@@ -212,7 +217,8 @@ at::Tensor DividedLayer::overlapped(const residency::Product& product,
 LayerInput DividedLayer::shared_input_of(const at::Tensor& x,
                                          std::optional<int64_t> gathered) const {
   const at::ScalarType type = computed_type(x);
-  if (weight_.overlap_chunks > 1) return input_for_overlap(x, type, gathered, group_);
+  if (weight_.overlap_chunks > 1)
+    return input_for_overlap(x, type, gathered, weight_.overlap_chunks, group_);
   return {gathered ? gather_for_layers(x, type, *gathered, group_) : sum_gradient(x, type, group_)};
 }
 
@@ -265,11 +271,14 @@ int64_t DividedLayer::tokens_in(at::IntArrayRef sizes, const std::string& layer,
                        "to false"});
 }
 
-void DividedLayer::watch_heads(const at::Tensor& result) {
+void DividedLayer::watch_result(const at::Tensor& result) {
   if (watched_.exchange(true)) return;
-  heads_ = std::make_shared<HeadsCheck>(weight_.product_name, group_->size(),
-                                        weight_.product.multiple, weight_.sequence);
+  heads_ = std::make_shared<HeadsCheck>(weight_.product_name, weight_.product_line, group_->size(),
+                                        weight_.product, weight_.sequence);
   HeadsCheck::watch(result, heads_);
+  errors_ = std::make_shared<PlanErrors>(weight_.product_name, weight_.product_line, group_->size(),
+                                         result.size(-1));
+  PlanErrors::watch(result, errors_);
 }
 
 // LibTorch's own error would name sizes that the program does not have.
@@ -278,9 +287,10 @@ void DividedLayer::require_width(const at::Tensor& x) const {
   if (x.dim() > 0 && x.size(-1) == own) return;
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is divided over {} ranks and takes inputs of {} features on each, but got "
-                  "[{}]",
-                  weight_.product_name, group_->size(), own, fmt::join(x.sizes(), ", ")),
+      fmt::format("'{}' is divided over {} ranks ({}) and takes inputs of {} features on each, but "
+                  "got [{}]",
+                  weight_.product_name, group_->size(), weight_.product_line, own,
+                  fmt::join(x.sizes(), ", ")),
       {.subject = weight_.product_name,
        .hint = "rowwise layers take what colwise ones make; a layer between them that reshapes "
                "by a number of heads needs coupler::local_heads, and one that needs whole inputs "

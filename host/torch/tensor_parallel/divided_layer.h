@@ -20,6 +20,7 @@
 #include "sharding/model_division.h"
 #include "tensor_parallel/exchange.h"
 #include "tensor_parallel/heads_check.h"
+#include "tensor_parallel/plan_errors.h"
 
 namespace coupler::tensor_parallel {
 
@@ -50,7 +51,7 @@ class DividedLayer : public residency::ParameterHook {
   LayerInput input_of(const at::Tensor& x) const;
   LayerInput shared_input_of(const at::Tensor& x, std::optional<int64_t> gathered) const;
   // The product with what ranks exchange about it; the result is complete if the layer takes parts.
-  at::Tensor overlapped(const residency::Product& product, const InputGradientPtr& input) const;
+  at::Tensor overlapped(const residency::Product& product, const LayerInput& input) const;
   at::Tensor completed(const at::Tensor& result) const;
   // The dimension of tokens among those before features. divides: whether this rank will take its
   // part of them.
@@ -59,12 +60,14 @@ class DividedLayer : public residency::ParameterHook {
   void require_known(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   void require_width(const at::Tensor& x) const;
 
-  void watch_heads(const at::Tensor& result);
+  // Of the first forward: the others would do the same with their results.
+  void watch_result(const at::Tensor& result);
 
   const DividedWeight weight_;
   const Group group_;
-  std::atomic<bool> watched_ = false;            // whether a forward was
-  std::shared_ptr<HeadsCheck> heads_ = nullptr;  // of the first forward's result
+  std::atomic<bool> watched_ = false;  // whether a forward was
+  std::shared_ptr<HeadsCheck> heads_ = nullptr;
+  std::shared_ptr<PlanErrors> errors_ = nullptr;
 };
 
 }  // namespace coupler::tensor_parallel

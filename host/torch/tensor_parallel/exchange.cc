@@ -50,9 +50,9 @@ struct SharedInput {
 thread_local std::array<SharedInput, 2> last_inputs;
 thread_local size_t older_input = 0;
 
-LayerInput taken(const at::Tensor& values, const InputGradientPtr& gradient) {
-  if (gradient) gradient->take();
-  return {values, gradient};
+LayerInput taken(const LayerInput& input) {
+  if (input.gradient) input.gradient->take();
+  return input;
 }
 
 // What layers that get the same x, which requires a gradient, share.
@@ -67,13 +67,13 @@ LayerInput shared_input(const at::Tensor& x, at::ScalarType type,
     at::Tensor shared(std::move(known));
     if (shared.scalar_type() != type) continue;
     older_input = 1 - i;
-    return taken(shared, last.gradient.lock());
+    return taken({shared, last.gradient.lock()});
   }
   const LayerInput made = make();
   last_inputs[older_input] = {weak(x), weak(made.values), x._version(),
                               c10::weak_intrusive_ptr<InputGradient>(made.gradient)};
   older_input = 1 - older_input;
-  return taken(made.values, made.gradient);
+  return taken(made);
 }
 
 at::Tensor summed(const at::Tensor& gradient, const Group& group) {
@@ -146,17 +146,18 @@ struct SummedInput : torch::autograd::Function<SummedInput> {
 // An input that is given as it is, or whose tokens are gathered; its layers give their parts of the
 // gradient away.
 struct OverlappedInput : torch::autograd::Function<OverlappedInput> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, std::optional<int64_t> dim,
-                            const Group& group, const InputGradientPtr& gradient) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
+                            const std::shared_ptr<ArrivingTokens>& arriving,
+                            const InputGradientPtr& gradient) {
     ctx->set_materialize_grads(false);
     ctx->saved_data["gradient"] = c10::IValue::make_capsule(gradient);
-    return dim ? all_tokens(x, *dim, group) : x;
+    return arriving == nullptr ? x : arriving->whole();
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     refuse_create_graph();
     const auto gradient = ctx->saved_data["gradient"].toCapsule();
     const at::Tensor sum = static_cast<InputGradient&>(*gradient).finish(gradients[0]);
-    return {sum, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {sum, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -175,13 +176,20 @@ at::Tensor all_tokens(const at::Tensor& own, int64_t dim, const Group& group) {
   return moved(own, dim, TokenMove::kGather, group);
 }
 
+void LayerInput::complete() {
+  if (arriving != nullptr) std::exchange(arriving, nullptr)->finish();
+}
+
 LayerInput input_for_overlap(const at::Tensor& x, at::ScalarType type, std::optional<int64_t> dim,
-                             const Group& group) {
+                             int64_t chunks, const Group& group) {
   if (!at::GradMode::is_enabled() || !x.requires_grad())
     return {dim ? gather_for_layers(x, type, *dim, group) : x.to(type)};
   return shared_input(x, type, [&] {
     const auto gradient = c10::make_intrusive<InputGradient>(group, dim);
-    return LayerInput{OverlappedInput::apply(x.to(type), dim, group, gradient), gradient};
+    const at::Tensor own = x.to(type);
+    std::shared_ptr<ArrivingTokens> arriving;
+    if (dim) arriving = std::make_shared<ArrivingTokens>(own, *dim, chunks, group);
+    return LayerInput{OverlappedInput::apply(own, arriving, gradient), gradient, arriving};
   });
 }
 

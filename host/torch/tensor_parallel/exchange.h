@@ -10,8 +10,10 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "tensor_parallel/arriving_tokens.h"
 #include "tensor_parallel/input_gradient.h"
 #include "tensor_parallel/pending_exchange.h"
 
@@ -47,12 +49,17 @@ struct LayerInput {
   at::Tensor values;
   // Takes the layer's part of the gradient; null if there is none, or if autograd brings it.
   InputGradientPtr gradient = nullptr;
+  // The tokens of `values` that are still on their way; null: all are there.
+  std::shared_ptr<ArrivingTokens> arriving = nullptr;
+
+  void complete();  // waits for them
 };
 
 // As sum_gradient, or, with the dimension of tokens, as gather_for_layers, whose sum of gradients
-// starts when the last layer that promised its part has given it.
+// starts when the last layer that promised its part has given it. Tokens arrive in that many chunks
+// at the first of these layers, which takes them before the next one runs.
 LayerInput input_for_overlap(const at::Tensor& x, at::ScalarType type, std::optional<int64_t> dim,
-                             const Group& group);
+                             int64_t chunks, const Group& group);
 
 // All tokens, for what every rank computes alike: its gradients are the same, and each takes those
 // of its tokens.

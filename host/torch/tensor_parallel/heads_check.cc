@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <optional>
 #include <string_view>
@@ -27,11 +28,14 @@ bool is_last(const at::Tensor& tensor, int64_t dim) { return dim == -1 || dim ==
 
 void asked_for_heads() { asked.store(true); }
 
-HeadsCheck::HeadsCheck(std::string layer, int ranks, int64_t head, std::optional<int64_t> sequence)
+HeadsCheck::HeadsCheck(std::string layer, std::string line, int ranks,
+                       const sharding::LayerStyle& style, std::optional<int64_t> sequence)
     : ParameterHook(residency::HookPlace::kModule),
       layer_(std::move(layer)),
+      line_(std::move(line)),
       ranks_(ranks),
-      head_(head),
+      head_(style.multiple),
+      of_classes_(style.style == sharding::TensorStyle::kVocab),
       sequence_(sequence) {}
 
 void HeadsCheck::watch(const at::Tensor& result, const std::shared_ptr<HeadsCheck>& check) {
@@ -45,6 +49,8 @@ void HeadsCheck::around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
   const bool views = name == "aten::view" || name == "aten::reshape";
   const bool divides = name == "aten::unflatten" && stack[begin + 1].isInt() &&
                        is_last(stack[begin].toTensor(), stack[begin + 1].toInt());
+  if (of_classes_ && !residency::in_backward() && stack[begin].isTensor())
+    check_classes(name, stack[begin].toTensor().sizes());
   if ((views || divides) && !residency::in_backward()) {
     const at::IntArrayRef before = stack[begin].toTensor().sizes();
     if (auto sizes = integers(stack[begin + (views ? 1 : 2)])) {
@@ -54,6 +60,20 @@ void HeadsCheck::around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
     }
   }
   run();
+}
+
+void HeadsCheck::check_classes(std::string_view operation, at::IntArrayRef logits) const {
+  constexpr std::array<std::string_view, 4> kOverClasses = {
+      "aten::cross_entropy_loss", "aten::log_softmax", "aten::softmax", "aten::argmax"};
+  if (std::find(kOverClasses.begin(), kOverClasses.end(), operation) == kOverClasses.end()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("'{}' is divided over {} ranks ({}), so that a rank has {} of {} classes, but {} "
+                  "takes them for all",
+                  layer_, ranks_, line_, logits.empty() ? 0 : logits.back(),
+                  logits.empty() ? 0 : logits.back() * ranks_, operation),
+      {.subject = layer_,
+       .hint = "call coupler::parallel_cross_entropy, or give the layer the style colwise_gather"});
 }
 
 // Of [batch, tokens, features] as [batch, tokens, …].
@@ -67,8 +87,8 @@ void HeadsCheck::check_tokens(at::IntArrayRef before, const std::vector<int64_t>
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("'{}' has results for {} tokens, which it gathered from {} ranks, but they are "
-                  "viewed as {} tokens",
-                  layer_, before[tokens], ranks_, sizes[tokens]),
+                  "viewed as {} tokens ({})",
+                  layer_, before[tokens], ranks_, sizes[tokens], line_),
       {.subject = layer_,
        .hint = "take the number of tokens from the results of the layer, not from its inputs, or "
                "set parallel.sequence to false"});
@@ -91,9 +111,9 @@ void HeadsCheck::check(at::IntArrayRef before, std::vector<int64_t> sizes) const
   if (!wrong) return;
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is divided over {} ranks, but its {} outputs on this rank are viewed as {} "
-                  "heads of {}: a rank has a part of the heads, each of its whole size",
-                  layer_, ranks_, before.back(), heads, size),
+      fmt::format("'{}' is divided over {} ranks ({}), but its {} outputs on this rank are viewed "
+                  "as {} heads of {}: a rank has a part of the heads, each of its whole size",
+                  layer_, ranks_, line_, before.back(), heads, size),
       {.subject = layer_,
        .hint = "view them as coupler::local_heads(heads) heads, or give the size of a head and let "
                "their number be what is left (-1)"});

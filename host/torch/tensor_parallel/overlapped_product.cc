@@ -71,6 +71,18 @@ void multiply_and_scatter(const at::Tensor& x, const at::Tensor& matrix, const a
   for (PendingExchange& sum : pending) sum.wait();
 }
 
+// result: of all tokens, [..., out].
+void multiply_as_they_arrive(ArrivingTokens& arriving, const at::Tensor& matrix,
+                             const std::optional<at::Tensor>& bias, const at::Tensor& result) {
+  while (const auto chunk = arriving.next()) {
+    const at::Tensor rows = rows_of(chunk->values), place = arriving.place_of(*chunk, result),
+                     made = rows.new_empty({rows.size(0), matrix.size(1)});
+    if (bias) made.copy_(*bias);
+    multiply(rows, matrix, made, /*keep=*/bias ? 1 : 0);
+    place.copy_(made.view(place.sizes()));
+  }
+}
+
 struct OverlappedProduct : torch::autograd::Function<OverlappedProduct> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& matrix,
                             const std::optional<at::Tensor>& bias, bool out_in,
@@ -103,6 +115,8 @@ struct OverlappedProduct : torch::autograd::Function<OverlappedProduct> {
       multiply_and_sum(x, in_out, into, overlap);
     } else if (overlap.result == ResultExchange::kOwnTokens) {
       multiply_and_scatter(x, in_out, into, overlap);
+    } else if (overlap.arriving != nullptr) {
+      multiply_as_they_arrive(*overlap.arriving, in_out, bias, result);
     } else {
       if (bias) into.copy_(*bias);
       multiply(rows_of(x), in_out, into, /*keep=*/bias ? 1 : 0);

@@ -18,6 +18,11 @@ PendingExchange PendingExchange::sum_of_parts(const at::Tensor& parts, const at:
   return {parts, own, group->submit(tensors::reduce_scatter_op(parts, own, DB_SUM))};
 }
 
+PendingExchange PendingExchange::gather(const at::Tensor& own, const at::Tensor& all,
+                                        const Group& group) {
+  return {own, all, group->submit(tensors::all_gather_op(own, all))};
+}
+
 at::Tensor PendingExchange::wait() {
   work_.wait();
   return result_;

@@ -21,6 +21,8 @@ class PendingExchange {
   // Part i of the sum of the ranks' parts [ranks, …], into `own` […] of rank i. Both are dense.
   static PendingExchange sum_of_parts(const at::Tensor& parts, const at::Tensor& own,
                                       const Group& group);
+  // The ranks' values, which are dense, into `all` [ranks, …].
+  static PendingExchange gather(const at::Tensor& own, const at::Tensor& all, const Group& group);
   PendingExchange(PendingExchange&&) noexcept = default;
   PendingExchange& operator=(PendingExchange&&) = delete;  // would let go of tensors in use
   ~PendingExchange() = default;

@@ -94,6 +94,22 @@ TEST(Gpt, TwoStages_TrainAndAreNotEvaluated) {
   expect_in(evaluated.err, "needs whole layers on one process");
 }
 
+// Both have the samples of one process, so that their losses are the same.
+TEST(Gpt, DividedLayersAndDividedSequences_TrainAlike) {
+  const Workplace here;
+  const auto train = [&](const std::string& dimension) {
+    here.write("train.toml", "[parallel]\n" + dimension + " = 2\n");
+    const Outcome outcome = run_gpt(here, "gloo_cpu", {"--width", "16"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return losses_of_gpt(outcome);
+  };
+  const std::vector<double> layers = train("tensor"), sequences = train("context");
+  ASSERT_EQ(layers.size(), 3U);
+  ASSERT_EQ(sequences.size(), 3U);
+  EXPECT_LT(layers[2], 0.8 * layers[0]);
+  EXPECT_NEAR(layers[0], sequences[0], 0.01);
+}
+
 class GptInMemoryOfPeers : public ::testing::TestWithParam<const char*> {};
 
 // Gradients and shards that ranks reach, or copies of which they send: the same bits of weights and

@@ -50,6 +50,16 @@ TEST(MeshJob, PipelinesOverABackendThatShards_AreRefusedAtTheStart) {
                       {"parallel.pipeline is 2, but the backend 'fsdp' shards models itself"});
 }
 
+TEST(MeshJob, ExpertsWithShardsOrStages_AreRefusedAtTheStart) {
+  expect_refused_mesh({"backend.use=fsdp", "backend.fsdp.base=gloo_cpu", "parallel.expert=2"},
+                      {"parallel.expert is 2, but the backend 'fsdp' shards models itself"});
+  const Outcome outcome =
+      run_mesh(4, "any_mesh_collectives",
+               {"backend.use=gloo_cpu", "parallel.pipeline=2", "parallel.expert=2"});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  expect_in(outcome.err, "parallel.expert is 2 and parallel.pipeline is 2");
+}
+
 void expect_refused_model(const std::vector<std::string>& settings, const std::string& message) {
   const Outcome outcome = run_mesh(2, "refused_models", settings, message);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -156,6 +166,12 @@ TEST(MeshJob, Checkpoints_GoOnWithExpertsOnOtherRanks) {
                               {4, {"backend.use=gloo_cpu", "parallel.data=2", "parallel.expert=2"}},
                               {2, {"backend.use=fsdp", "backend.fsdp.base=gloo_cpu"}}},
                              "experts_begin_elsewhere", "experts_go_on_elsewhere");
+}
+
+TEST(MeshJob, Checkpoints_GoOnWithoutThePipelineAndWithOne) {
+  expect_goes_on_in_the_next({{2, {"backend.use=gloo_cpu", "parallel.pipeline=2"}},
+                              {2, {"backend.use=gloo_cpu", "parallel.tensor=2"}}},
+                             "staged_begins_elsewhere", "staged_goes_on_elsewhere");
 }
 
 TEST(MeshJob, ConfigExplain_DrawsTheMesh) {

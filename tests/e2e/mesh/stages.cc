@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 #include "expected.h"
 #include "mesh_checks.h"
@@ -219,6 +220,37 @@ void stages_accumulate_divided(Accelerator& accelerator) {
   train_divided_stages(accelerator, 3, nullptr);
 }
 
+// In checkpoint.dir, which jobs on other meshes share: with stages if there is a pipeline.
+void continue_in_stages(Accelerator& accelerator, int first, int steps, bool saves) {
+  const Expected expected = train_on_rows_alone(make_divided_chain(), first + steps);
+  auto chain = make_divided_chain();
+  shift(*chain, first + accelerator.rank());
+  torch::optim::AdamW optimizer(chain->parameters(), 1e-2);
+  std::optional<coupler::PipelineParallel> pipeline;
+  if (accelerator.mesh().size("pipeline") > 1)
+    pipeline.emplace(coupler::prepare_pipeline(accelerator, chain, {.micro_batches = 2}));
+  Sequential net = pipeline ? chain : accelerator.prepare(chain);
+  auto opt = accelerator.prepare(optimizer);
+  if (first > 0) accelerator.load_state();
+  const auto run = [&](int step) {
+    const Rows rows = own_rows(accelerator, joined_rows(step), kGradients);
+    if (pipeline) return pipeline->train_step(rows.inputs, rows.targets, loss_of_rows);
+    const torch::Tensor loss = loss_of_rows(net->forward(rows.inputs), rows.targets);
+    accelerator.backward(loss);
+    return loss.item<double>();
+  };
+  train_as_expected(accelerator, net, opt, expected, first, first + steps, run);
+  expect_weights(accelerator, net, expected);
+  if (saves) accelerator.save_state();
+}
+
+void staged_begins_elsewhere(Accelerator& accelerator) {
+  continue_in_stages(accelerator, 0, 2, /*saves=*/true);
+}
+void staged_goes_on_elsewhere(Accelerator& accelerator) {
+  continue_in_stages(accelerator, 2, 2, /*saves=*/false);
+}
+
 // A block that counts how many of its intermediate results of earlier micro-batches have memory
 // when the next one comes.
 struct SeenBlockImpl : torch::nn::Module {
@@ -281,6 +313,8 @@ std::vector<Check> mesh_stage_checks() {
           {"staged_batches_add_up", staged_batches_add_up},
           {"staged_wrong_batch", staged_wrong_batch},
           {"staged_resumes", staged_resumes, /*alone=*/true},
+          {"staged_begins_elsewhere", staged_begins_elsewhere, /*alone=*/true},
+          {"staged_goes_on_elsewhere", staged_goes_on_elsewhere, /*alone=*/true},
           {"stages_of_divided_layers", stages_of_divided_layers, /*alone=*/true},
           {"stages_free_activations", stages_free_activations, /*alone=*/true},
           {"stages_accumulate_divided", stages_accumulate_divided, /*alone=*/true}};

@@ -149,6 +149,29 @@ void divided_autocast(Accelerator& accelerator) {
     expect_same_everywhere(accelerator, same, "an undivided parameter");
 }
 
+// A gradient that overflows in one rank's part skips the step on all.
+void divided_fp16(Accelerator& accelerator) {
+  DividedNet model;
+  model->to(torch::kFloat);
+  torch::optim::AdamW optimizer(model->parameters(), 1e-2);
+  auto [net, opt] = accelerator.prepare(model, optimizer);
+  const auto loss_of = [&, &net = net] {
+    const auto scope = accelerator.autocast();
+    return loss_of_texts(net, own_texts(accelerator, joined_texts(0), kGradients));
+  };
+  const torch::Tensor own = net->blocks[0]->as<DividedBlock>()->up->weight,
+                      before = own.detach().clone();
+  const double scale = accelerator.loss_scale();
+  accelerator.backward(loss_of());
+  if (accelerator.rank() == 1) own.mutable_grad().fill_(INFINITY);
+  opt.step();
+  opt.zero_grad();
+  EXPECT(accelerator.optimizer_step_was_skipped(), "a rank steps without the others");
+  EXPECT(torch::equal(own.detach(), before), "a skipped step changed a weight");
+  EXPECT(accelerator.loss_scale() < scale, "the loss scale is as before");
+  expect_learns(accelerator, opt, 40, loss_of);
+}
+
 // y = x W with W of [in, out], as GPT-2's layers; three blocks of outputs.
 struct Conv1DImpl : torch::nn::Module {
   Conv1DImpl(int64_t in, int64_t out) : Module("Conv1D") {
@@ -311,7 +334,7 @@ void divided_wrong_use(Accelerator& accelerator) {
       [&] {
         net->down->forward(torch::ones({2, 8}, torch::kDouble));
       },
-      "'down' is divided over");
+      " ranks (the model's plan: \"down = rowwise\") and takes inputs of");
   expect_error([&] { net->words->forward(torch::tensor({8})); },
                "'words' has 8 rows, but is asked for row 8");
   expect_error([&] { net->up->weight.square().sum(); }, "uses the weight of 'up'");
@@ -380,6 +403,7 @@ std::vector<Check> mesh_tensor_checks() {
           {"divided_wrong_use", divided_wrong_use},
           {"divided_whole_matrix_optimizers_are_refused", whole_matrix_optimizers_are_refused},
           {"divided_autocast", divided_autocast, /*alone=*/true},
+          {"divided_fp16", divided_fp16, /*alone=*/true},
           {"divided_resumes", divided_resumes, /*alone=*/true},
           {"divided_begins_elsewhere", divided_begins_elsewhere, /*alone=*/true},
           {"divided_goes_on_elsewhere", divided_goes_on_elsewhere, /*alone=*/true},

@@ -14,6 +14,7 @@
 
 #include "activations/forward_recorder.h"
 #include "core/comm/ranks.h"
+#include "refusal.h"
 #include "residency/product.h"
 #include "tensors/divided_values.h"
 
@@ -38,6 +39,7 @@ std::shared_ptr<DividedLayer> hook_of(const at::Tensor& weight, sharding::Tensor
   use.overlap_chunks = overlap_chunks;
   use.sequence = sequence;
   use.name = use.product_name = "layer";
+  use.product_line = "the plan: \"layer = its style\"";
   use.product.style = style;
   use.divided = style != sharding::TensorStyle::kShared;
   auto hook = std::make_shared<DividedLayer>(use, group);
@@ -92,6 +94,50 @@ TEST(DividedLayer, Overlapped_UpAndDown_AreTheWholeLayers) {
     EXPECT_TRUE(at::allclose(own_up.grad(), part_of(whole_up.grad(), 0, of_rank), 1e-4, 1e-5));
     EXPECT_TRUE(at::allclose(own_down.grad(), part_of(whole_down.grad(), 1, of_rank), 1e-4, 1e-5));
   }));
+}
+
+// LibTorch's errors name sizes that the program does not have.
+TEST(DividedLayer, WhatNeedsAllOutputs_IsToldTheLayerAndItsLine) {
+  const Group group = comm::Communicator::made_up("layers", 2);
+  const at::Tensor x = sines({5, 8}), whole = sines({8, 8}), norm = at::ones({8});
+  const auto expect_explained = [&](const std::function<void(const at::Tensor&)>& use) {
+    const at::Tensor own = sines({4, 8}).requires_grad_(true);
+    const auto hook = hook_of(own, sharding::TensorStyle::kColwise, group, 1);
+    testing::expect_error(ErrorCode::kInvalidArgument,
+                          "'layer' is divided over 2 ranks (the plan: \"layer = its style\"), so "
+                          "that each has 4 of its 8 outputs, but aten::",
+                          [&] { use(at::linear(x, own)); });
+  };
+  expect_explained([&](const at::Tensor& part) { x + part; });
+  expect_explained([&](const at::Tensor& part) { x + at::gelu(part).mul(2); });
+  expect_explained([&](const at::Tensor& part) { at::linear(part.tanh(), whole); });
+  expect_explained([&](const at::Tensor& part) { at::layer_norm(part.relu_(), {8}, norm); });
+}
+
+TEST(DividedLayer, LossesThatTakeAPartOfTheClassesForAll_AreRefused) {
+  const Group group = comm::Communicator::made_up("layers", 2);
+  const at::Tensor x = sines({5, 8}), targets = at::zeros({5}, at::kLong);
+  const auto expect_refused = [&](const std::function<void(const at::Tensor&)>& use) {
+    const at::Tensor own = sines({4, 8}).requires_grad_(true);
+    const auto hook = hook_of(own, sharding::TensorStyle::kVocab, group, 1);
+    testing::expect_error(ErrorCode::kInvalidArgument, "so that a rank has 4 of 8 classes",
+                          [&] { use(at::linear(x, own)); });
+  };
+  expect_refused([&](const at::Tensor& logits) { at::cross_entropy_loss(logits, targets); });
+  expect_refused([](const at::Tensor& logits) { logits.view({5, 1, 4}).log_softmax(-1); });
+}
+
+// What follows a layer that made whole values is the program's own business.
+TEST(DividedLayer, ErrorsAfterWholeValues_AreLeftAsTheyAre) {
+  const Group group = comm::Communicator::made_up("layers", 2);
+  const at::Tensor x = sines({5, 8}), up = sines({4, 8}).requires_grad_(true),
+                   down = sines({8, 4}).requires_grad_(true);
+  const auto first = hook_of(up, sharding::TensorStyle::kColwise, group, 1),
+             second = hook_of(down, sharding::TensorStyle::kRowwise, group, 1);
+  const at::Tensor part = at::linear(x, up), made = at::linear(part, down);
+  EXPECT_TRUE(made.sizes() == x.sizes());
+  EXPECT_THROW(part + x, c10::Error);
+  EXPECT_THROW(made + sines({5, 3}), c10::Error);
 }
 
 // Which tensors products get. The weak pointers keep their addresses from being reused.

@@ -95,9 +95,9 @@ TEST(OverlappedProduct, RowwiseWithPartsOfTheSequence_IsThisRanksPart) {
 }
 
 // Layers with an input in common, each with its part of the outputs. uses: how many of them are in
-// the loss.
-void expect_shared_input(std::optional<int64_t> dim, size_t uses) {
-  const at::Tensor inputs = numbers({2, 4, kIn}, 1), of_result = numbers({2, 4, kOut}, 5);
+// the loss. chunks: in which gathered tokens arrive.
+void expect_shared_input(std::optional<int64_t> dim, size_t uses, int64_t chunks = 2) {
+  const at::Tensor inputs = numbers({6, 4, kIn}, 1), of_result = numbers({6, 4, kOut}, 5);
   std::vector<at::Tensor> matrices, biases;
   at::Tensor of_inputs = at::zeros_like(inputs);
   std::vector<Whole> whole;
@@ -111,11 +111,13 @@ void expect_shared_input(std::optional<int64_t> dim, size_t uses) {
     const at::Tensor x = trained(dim ? own_part(inputs, *dim, group) : inputs);
     std::vector<at::Tensor> weights, offsets, results, gradients;
     for (size_t i = 0; i < 3; ++i) {
-      const LayerInput input = input_for_overlap(x, at::kFloat, dim, group);
+      const LayerInput input = input_for_overlap(x, at::kFloat, dim, chunks, group);
+      EXPECT_EQ(input.arriving != nullptr, dim && i == 0) << "only the first layer waits for them";
       weights.push_back(trained(own_part(matrices[i], 0, group)));
       offsets.push_back(trained(own_part(biases[i], 0, group)));
-      results.push_back(overlapped_product({input.values, weights[i], offsets[i], /*out_in=*/true},
-                                           {.group = group, .input = input.gradient}));
+      results.push_back(overlapped_product(
+          {input.values, weights[i], offsets[i], /*out_in=*/true},
+          {.group = group, .input = input.gradient, .arriving = input.arriving}));
       expect_close(results[i], own_part(whole[i].y + biases[i], 2, group), "a result");
       gradients.push_back(own_part(of_result, 2, group));
     }
@@ -136,8 +138,27 @@ void expect_shared_input(std::optional<int64_t> dim, size_t uses) {
 
 TEST(OverlappedProduct, ColwiseLayersOfOneInput_ShareTheSumOfItsGradient) {
   expect_shared_input(std::nullopt, 3);
-  expect_shared_input(1, 3);
-  expect_shared_input(0, 3);
+  for (const int64_t chunks : {1, 2, 8}) {
+    expect_shared_input(1, 3, chunks);
+    expect_shared_input(0, 3, chunks);
+  }
+}
+
+TEST(ArrivingTokens, Finished_AreThoseOfAllRanksInOrder) {
+  for (const int64_t dim : {0, 1}) {
+    std::vector<int64_t> sizes = {3, 3, kIn};
+    sizes[static_cast<size_t>(dim)] = 10;
+    const at::Tensor all = numbers(sizes, 1);
+    on_ranks(2, [&](const Group& group) {
+      ArrivingTokens tokens(own_part(all, dim, group), dim, 3, group);
+      const int64_t version = tokens.whole()._version();
+      EXPECT_TRUE(tokens.next().has_value());
+      tokens.finish();
+      EXPECT_TRUE(at::equal(tokens.whole(), all));
+      EXPECT_FALSE(tokens.next().has_value());
+      EXPECT_EQ(tokens.whole()._version(), version) << "autograd would see a change";
+    });
+  }
 }
 
 TEST(OverlappedProduct, ALayerThatTheLossDoesNotUse_DoesNotKeepTheOthersWaiting) {
