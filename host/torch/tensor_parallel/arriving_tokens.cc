@@ -15,7 +15,7 @@ ArrivingTokens::ArrivingTokens(const at::Tensor& own, int64_t dim, int64_t chunk
   std::vector<int64_t> sizes = own.sizes().vec();
   sizes[static_cast<size_t>(dim)] *= group_->size();
   whole_ = own.new_empty(sizes);
-  memory_ = whole_.tensor_data();
+  memory_ = whole_.variable_data();
   chunks = std::min(chunks, tokens);
   for (int64_t i = 0; i < chunks; ++i) {
     const int64_t begin = tokens * i / chunks, size = tokens * (i + 1) / chunks - begin;

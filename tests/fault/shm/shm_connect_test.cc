@@ -117,7 +117,7 @@ void expect_refusal_of_announcement(const std::string& text, db_status status,
 
 TEST(ShmConnect, RankOfAnotherMachine_IsNamedWithAHint) {
   expect_refusal_of_announcement(
-      "coupler-shm 0.1.0-2 2 another-boot 1 2 3 0 77 0 node17", DB_ERR_UNSUPPORTED,
+      "coupler-shm 0.1.0-3 2 another-boot 1 2 3 0 77 0 node17", DB_ERR_UNSUPPORTED,
       {"rank 1 runs on the machine node17", "shm connects the ranks of one machine",
        "set backend.use to \"hierarchical\""});
 }
