@@ -88,8 +88,8 @@ def figure(value):
 
 
 def geometric_mean_row(name, rows, bar):
-    """The geometric mean over rows of the same rounds, round by round; of their limits, too, if each
-    row has one."""
+    """The geometric mean over rows of the same rounds, round by round, and over their limits if
+    each row has one."""
     def means(lists):
         return [statistics.geometric_mean(values) for values in zip(*lists)]
     return Row(name, rows[0].unit, means([r.ours for r in rows]), means([r.peer for r in rows]),
