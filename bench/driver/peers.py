@@ -13,8 +13,16 @@ from .turns import Group
 
 LIMIT = 30  # s, to report it; after that the round counts as LIMIT
 WORLD = 2
-CELLS = (("gloo_cpu", ()), ("mpi", ()),
-         ("fsdp", ("backend.fsdp.base=gloo_cpu",)), ("fsdp", ("backend.fsdp.base=mpi",)))
+# Tells 4 ranks of this machine that they are on two machines.
+ON_TWO_MACHINES = ("sh", "-c", "export COUPLER_LOCAL_RANK=$((COUPLER_RANK % 2)) "
+                   "COUPLER_LOCAL_WORLD_SIZE=2; exec \"$@\"", "sh")
+# The backend, its options, the number of ranks, and what starts the program.
+CELLS = (("gloo_cpu", (), WORLD, ()), ("mpi", (), WORLD, ()), ("shm", (), WORLD, ()),
+         ("hierarchical",
+          ("backend.hierarchical.local=shm", "backend.hierarchical.across=gloo_cpu"), 4,
+          ON_TWO_MACHINES),
+         ("fsdp", ("backend.fsdp.base=gloo_cpu",), WORLD, ()),
+         ("fsdp", ("backend.fsdp.base=mpi",), WORLD, ()))
 
 
 def process_of(rank, launcher_log):
@@ -40,19 +48,19 @@ def start(context, command, log_path):
     return children.start(command, context.folder, environment, open(log_path, "w"))
 
 
-def seconds_to_name(context, command, number, moment):
-    """Seconds from the signal, sent `moment` seconds after the start, to the line that names the
-    rank; None if the job ended first."""
+def seconds_to_name(context, command, rank, number, moment):
+    """Seconds from the signal, sent to a rank `moment` seconds after the start, to the line that
+    names it; None if the job ended first."""
     log_path = os.path.join(context.folder, "job.log")
     process = start(context, command, log_path)
     try:
         time.sleep(moment)
-        victim = process_of(WORLD - 1, log_path)
+        victim = process_of(rank, log_path)
         if victim is None:
             return None
         begin = time.monotonic()
         os.kill(victim, number)
-        named = re.compile(rf"rank {WORLD - 1}( \(process {victim}\))? "
+        named = re.compile(rf"rank {rank}( \(process {victim}\))? "
                            "(was killed by signal|is stopped|is gone|cannot be reached)")
         while time.monotonic() < begin + LIMIT:
             with open(log_path) as log:
@@ -73,16 +81,18 @@ def peers(context):
     rows = []
     random.seed(1)
     program = context.program("digits")
-    for backend, options in CELLS:
-        command = context.launch(WORLD, backend, program, "--epochs", "10", options=options)
+    for backend, options, ranks, starter in CELLS:
+        command = context.launch(ranks, backend, *starter, program, "--epochs", "10",
+                                 options=options)
         begin = time.monotonic()
         children.run(command, context.folder, 120)
         length = time.monotonic() - begin
-        name = backend + "".join(" over " + option.split("=")[1] for option in options)
+        bases = " and ".join(option.split("=")[1] for option in options)
+        name = f"{backend} over {bases}" if bases else backend
         for number, what in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")):
             taken = []
             while len(taken) < context.rounds_or(100):
-                seconds = seconds_to_name(context, command, number,
+                seconds = seconds_to_name(context, command, ranks - 1, number,
                                           random.uniform(0.05, length))
                 if seconds is not None:
                     taken.append(seconds)

@@ -88,11 +88,14 @@ def figure(value):
 
 
 def geometric_mean_row(name, rows, bar):
-    """The geometric mean over rows of the same rounds, round by round."""
+    """The geometric mean over rows of the same rounds, round by round, and over their limits if
+    each row has one."""
     def means(lists):
         return [statistics.geometric_mean(values) for values in zip(*lists)]
     return Row(name, rows[0].unit, means([r.ours for r in rows]), means([r.peer for r in rows]),
-               bar, rows[0].less_is_better)
+               bar, rows[0].less_is_better,
+               limit=means([r.limit for r in rows]) if all(r.limit for r in rows) else None,
+               limit_name="the rows' limits")
 
 
 def table(rows):

@@ -110,7 +110,7 @@ def rows_of(context, model):
         rows.append(row(f"2 ranks {backend} / alone (scaling)", backend, "single",
                         SCALING.get(model, {}).get(backend), limit=True))
     rows.append(row("2 ranks shm / without communication", "shm", "apart",
-                    0.95 if model == "mlp" else None))
+                    0.95 if model == "mlp" else None, limit=True))  # 1: its peer is the limit
     rows.append(row("Python: DDP / alone (scaling)", "ddp", "py-single"))
     return rows
 
