@@ -62,12 +62,15 @@ class Limits(unittest.TestCase):
                          r"^steps +26 +20 +27 +1/s +1.3 .* 1.35 +miss +limit: nothing sent$")
         self.assertRegex(without, r"^load +1 +3 +s +3 .* pass$")
 
-    def test_GeometricMean_HasNoLimit(self):
+    def test_GeometricMean_HasALimitOnlyIfEachRowHasOne(self):
         rows = [Row("8 B", "us", [1.0], [2.0], less_is_better=True, limit=[0.5]),
                 Row("1 KiB", "us", [4.0], [8.0], less_is_better=True)]
         mean = geometric_mean_row("mean", rows, Bar(">=", 1.5)).as_json()
         self.assertEqual(mean["ratio"], 2.0)
         self.assertNotIn("limit", mean)
+        rows[1].limit = [2.0]
+        mean = geometric_mean_row("mean", rows, Bar(">=", 1.5)).as_json()
+        self.assertEqual((mean["limit"], mean["value_at_limit"]), (1.0, 4.0))
 
 
 unittest.main()
