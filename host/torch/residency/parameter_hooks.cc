@@ -33,6 +33,8 @@ struct HookedParameter {
 struct HookTable {
   std::shared_mutex mutex;
   std::unordered_map<const c10::TensorImpl*, HookedParameter> parameters;
+  // Whether a search met one that has ended, such as a value that was watched in a first forward.
+  std::atomic<bool> has_ended{false};
 };
 HookTable& table() {
   static auto* const kTable = new HookTable;  // models may outlive the end of main
@@ -65,6 +67,7 @@ void add_hooks_of(const at::Tensor& tensor, Hooks& hooks) {
   if (found == parameters.end()) {
     found = std::find_if(parameters.begin(), parameters.end(), [&](const auto& entry) {
       const auto parameter = entry.second.parameter.lock();
+      if (!parameter.defined()) table().has_ended.store(true, std::memory_order_relaxed);
       return parameter.defined() && shares_memory(tensor, *parameter);
     });
   }
@@ -74,6 +77,12 @@ void add_hooks_of(const at::Tensor& tensor, Hooks& hooks) {
     if (hook == nullptr || std::find(hooks.begin(), hooks.end(), hook) != hooks.end()) continue;
     hooks.push_back(std::move(hook));
   }
+}
+
+// The table's mutex is held, by this thread alone.
+void drop_unused() {
+  std::erase_if(table().parameters, [](const auto& entry) { return !entry.second.in_use(); });
+  table().has_ended.store(false, std::memory_order_relaxed);
 }
 
 // From the outside to the inside.
@@ -113,7 +122,7 @@ ParameterHook::~ParameterHook() { hook_count.fetch_sub(1); }
 void add_hook(const at::Tensor& parameter, const std::shared_ptr<ParameterHook>& hook) {
   check_intercept();
   const std::unique_lock lock(table().mutex);
-  std::erase_if(table().parameters, [](const auto& entry) { return !entry.second.in_use(); });
+  drop_unused();
   const auto [place, is_new] = table().parameters.try_emplace(
       parameter.unsafeGetTensorImpl(),
       HookedParameter{WeakParameter(parameter.getIntrusivePtr()), {}});
@@ -163,6 +172,11 @@ void run_with_hooks(const c10::OperatorHandle& op, torch::jit::Stack& stack,
       empty_weights::each_tensor(stack[i],
                                  [&](const at::Tensor& tensor) { add_hooks_of(tensor, hooks); });
     }
+  }
+  // Otherwise every operation on a copy of a parameter would pass them again.
+  if (table().has_ended.load(std::memory_order_relaxed)) {
+    const std::unique_lock lock(table().mutex);
+    drop_unused();
   }
   sort_by_place(hooks);
   // Module::to() converts a parameter and gives the result's memory and keys to it.

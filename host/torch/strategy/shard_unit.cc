@@ -252,7 +252,8 @@ void PeerSource::fill(size_t index, void* memory) {
   residency::BufferPool::Buffer room;
   at::Tensor shard = unit.master;
   if (type != unit.plan.type && unit.layout.shard_numel > 0) {
-    room = pool_.take(static_cast<size_t>(unit.layout.shard_numel) * c10::elementSize(type));
+    room =
+        pool_.take_to_send(static_cast<size_t>(unit.layout.shard_numel) * c10::elementSize(type));
     const at::NoGradGuard no_grad;
     shard = room.as(type, unit.layout.shard_numel).copy_(unit.master);
   }

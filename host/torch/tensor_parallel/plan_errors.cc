@@ -32,10 +32,16 @@ void PlanErrors::around(const c10::OperatorHandle& op, torch::jit::Stack& stack,
     run();
   } catch (const c10::OutOfMemoryError&) {
     throw;
+  } catch (const c10::AcceleratorError&) {  // the device's own, perhaps of earlier work
+    throw;
   } catch (const c10::Error& error) {
     explain(op, error);
   }
-  if (product || op.schema().returns().size() != 1 || !stack.back().isTensor()) return;
+  const auto& results = op.schema().returns();
+  if (product || results.size() != 1 || !stack.back().isTensor()) return;
+  // What is written in place is watched already, or is a buffer, which the next forward has, too.
+  const c10::AliasInfo* const alias = results[0].alias_info();
+  if (alias != nullptr && alias->isWrite()) return;
   const at::Tensor made = stack.back().toTensor();
   if (made.defined() && made.is_floating_point() && !residency::has_hooks(made))
     residency::add_hook(made, shared_from_this());
