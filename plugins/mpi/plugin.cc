@@ -79,9 +79,13 @@ Failure check_ranks(const db_communicator_params& params) {
   std::string text = "this process is rank " + std::to_string(params.rank) + " of " +
                      std::to_string(params.size) + " for Coupler, but rank " +
                      std::to_string(rank) + " of " + std::to_string(size) + " for MPI";
-  text += launched_by_mpi() ? "; let mpirun set the rank: unset RANK and WORLD_SIZE"
-                            : "; it was not started by mpirun: use coupler launch, or mpirun -n " +
-                                  std::to_string(params.size);
+  if (!launched_by_mpi())
+    text += "; it was not started by mpirun: use coupler launch, or mpirun -n " +
+            std::to_string(params.size);
+  else if (params.size < size)  // as a base of the ranks of one machine
+    text += "; mpi connects all ranks that mpirun started: name another transport for some of them";
+  else
+    text += "; let mpirun set the rank: unset RANK and WORLD_SIZE";
   return Failure::invalid(text);
 }
 

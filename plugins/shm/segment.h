@@ -81,7 +81,7 @@ struct Head {
   Cause cause;
   // Ranks that wait for others in a collective sleep on one word, which the last of those to come
   // changes. So each sleeps once, however many it waits for.
-  alignas(128) std::atomic<uint32_t> sleepers{0};
+  std::atomic<uint32_t> sleepers{0};
   std::atomic<uint32_t> gathered{0};
 };
 

@@ -13,6 +13,7 @@
 #include "accelerator/accelerator.h"
 #include "base/error.h"
 #include "context_parallel/context_attention.h"
+#include "strategy/data_parallel.h"
 
 namespace coupler {
 namespace {
@@ -47,6 +48,18 @@ std::vector<at::Tensor> own_parts_of(const std::vector<SequenceTensor>& tensors,
   return parts;
 }
 
+// Attention of one sequence needs the same weights everywhere.
+void require_no_local_sgd(const std::vector<std::shared_ptr<strategy::Strategy>>& models) {
+  for (const auto& model : models) {
+    const auto whole = std::dynamic_pointer_cast<strategy::DataParallel>(model);
+    if (whole == nullptr || !whole->trains_alone()) continue;
+    fail_usage(fmt::format("context_parallel: the model '{}' is trained with LocalSGD, so the "
+                           "ranks that divide a sequence have different weights",
+                           model->model().name),
+               "context_parallel", "train it without LocalSGD, or set parallel.context to 1");
+  }
+}
+
 }  // namespace
 
 ScopeGuard Accelerator::context_parallel(const std::vector<SequenceTensor>& tensors, CallSite) {
@@ -55,6 +68,7 @@ ScopeGuard Accelerator::context_parallel(const std::vector<SequenceTensor>& tens
     fail_usage("context_parallel: another scope of it is alive", "context_parallel",
                "divide all tensors in one scope, and end it before the next");
   }
+  require_no_local_sgd(impl_->models);
   if (impl_->context_comm == nullptr)
     impl_->context_comm = impl_->groups->make(groups::kContext, "attention");
   const bool ring = impl_->config.parallel.context_method == "ring";

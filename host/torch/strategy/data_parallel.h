@@ -80,6 +80,9 @@ class DataParallel : public Strategy {
   void average_if_due();
   void end_local_sgd(bool average);
 
+  // Whether this rank's parameters may differ from those of others between two averages.
+  bool trains_alone() const { return local_sgd_ != nullptr && !averages_gradients(); }
+
   GradientSync& gradient_sync() override;
   std::optional<ParameterPart> part(size_t parameter) override;
   void parameters_changed(ParameterWriter writer) override;

@@ -163,11 +163,28 @@ void sequences_wrong_use(Accelerator& accelerator) {
   expect_error([&] { attend(x, torch::randn({1, 4, 6, 4}), {}, 0); }, "keys of [1, 4, 6, 4]");
 }
 
+// Ranks that train by themselves cannot attend to parts of one sequence.
+void sequences_refuse_local_sgd(Accelerator& accelerator) {
+  const coupler::Mesh& mesh = accelerator.mesh();
+  if (mesh.size("context") == 1 || mesh.size("tensor") > 1 || mesh.size("shard") > 1) return;
+  auto net = accelerator.prepare(torch::nn::Linear(2, 2));
+  const auto divide = [&] {
+    const torch::Tensor ids = torch::ones({2, 32});
+    const auto scope = accelerator.context_parallel({{ids, 1}});
+  };
+  {
+    const coupler::LocalSGD local_sgd(accelerator, net);
+    expect_error(divide, "is trained with LocalSGD, so the ranks that divide a sequence");
+  }
+  divide();
+}
+
 }  // namespace
 
 std::vector<Check> mesh_context_checks() {
   return {{"sequences_train", sequences_train},
           {"sequences_attend", sequences_attend},
           {"sequences_checkpointed", sequences_checkpointed},
-          {"sequences_wrong_use", sequences_wrong_use}};
+          {"sequences_wrong_use", sequences_wrong_use},
+          {"sequences_refuse_local_sgd", sequences_refuse_local_sgd, /*alone=*/true}};
 }
