@@ -5,7 +5,7 @@ import os
 from . import children
 from .report import Bar, Row
 from .steps import STEPS, WARM_UP
-from .turns import Group
+from .turns import Group, together
 
 # The same units as FSDP2's in python/train_in_turns.py.
 UNITS = {"mlp": ("backend.fsdp.unit_join_below=0",),
@@ -16,11 +16,13 @@ BARS = {"mlp": 4.0, "gpt": 1.5}
 def open_groups(context, model, stack):
     program = context.bench("steps")
 
-    def ours(name, backend, *options):
-        make = lambda path: [context.launch(2, backend, *program, "--model", model, "--control", path,
-                                            options=options)]
+    def group(name, world, make):
         return stack.enter_context(contextlib.closing(
-            Group(f"{name}-{model}", context.folder, 2, make)))
+            Group(f"{name}-{model}", context.folder, world, make)))
+
+    def ours(name, backend, *options):
+        return group(name, 2, lambda path: [context.launch(
+            2, backend, *program, "--model", model, "--control", path, options=options)])
 
     def python(path):
         meet = os.path.join(context.folder, "meet-sharded-" + model)
@@ -36,16 +38,17 @@ def open_groups(context, model, stack):
                                "backend.deepspeed_like.stage=3")
     groups["zero2 mpi"] = ours("zero2", "deepspeed_like", "backend.deepspeed_like.base=mpi",
                                "backend.deepspeed_like.stage=2")
-    groups["python"] = stack.enter_context(contextlib.closing(
-        Group("fsdp2-" + model, context.folder, 2, python)))
-    return groups
+    groups["python"] = group("fsdp2", 2, python)
+    apart = [group(name, 1, lambda path: [[*program, "--model", model, "--control", path]])
+             for name in ("sharded-single", "sharded-other")]
+    return groups, apart
 
 
 def rows_of(context, model):
     context.need_python("torch")
     steps = STEPS[model]
     with contextlib.ExitStack() as stack:
-        groups = open_groups(context, model, stack)
+        groups, apart = open_groups(context, model, stack)
         sides = {name: (group, "ours") for name, group in groups.items() if name != "python"}
         sides.update({mode: (groups["python"], mode) for mode in ("fsdp2", "fsdp2-fused")})
         losses = {}
@@ -56,15 +59,19 @@ def rows_of(context, model):
             for mine, right in zip(losses[name], losses["fsdp2"]):
                 if abs(mine - right) > 1e-3 * abs(right):
                     raise children.Failed(f"{model}: the losses differ: {losses}")
-        speed = {name: [] for name in sides}
+        together(apart, "ours", WARM_UP)
+        speed = {name: [] for name in (*sides, "apart")}
         for round_number in range(context.rounds_or(7)):
             order = list(sides)[round_number % len(sides):] + list(sides)[:round_number % len(sides)]
             for name in order if round_number % 2 == 0 else order[::-1]:
                 group, mode = sides[name]
                 speed[name].append(steps / group.turn(mode, steps, None)[0])
+            speed["apart"].append(steps / together(apart, "ours", steps))
 
-    def row(title, ours, peer, bar=None):
-        return Row(f"{model} {title}", "steps/s", speed[ours], speed[peer], bar and Bar(">=", bar))
+    def row(title, ours, peer, bar=None, limit=False):
+        return Row(f"{model} {title}", "steps/s", speed[ours], speed[peer], bar and Bar(">=", bar),
+                   limit=speed["apart"] if limit else None,
+                   limit_name="two processes at once that do not communicate")
 
     return [row("fsdp mpi / torch FSDP2", "fsdp mpi", "fsdp2", BARS[model]),
             row("fsdp mpi / torch FSDP2, fused AdamW", "fsdp mpi", "fsdp2-fused"),
@@ -72,10 +79,10 @@ def rows_of(context, model):
             row("ZeRO-3 mpi / torch FSDP2", "zero3 mpi", "fsdp2"),
             row("ZeRO-2 mpi / torch FSDP2", "zero2 mpi", "fsdp2"),
             row("fsdp mpi / our replicas over mpi", "fsdp mpi", "mpi",
-                0.9 if model == "gpt" else None),
+                0.9 if model == "gpt" else None, limit=True),
             row("fsdp shm / torch FSDP2", "fsdp shm", "fsdp2"),
             row("fsdp shm / our replicas over shm", "fsdp shm", "shm",
-                0.95 if model == "gpt" else None),
+                0.95 if model == "gpt" else None, limit=True),
             row("ZeRO-2 mpi / our replicas over mpi", "zero2 mpi", "mpi")]
 
 
