@@ -99,7 +99,8 @@ def over_ranks(context):
     for ranks, part in parts.items():
         share = (whole - undivided) / ranks + undivided
         rows += [Row(f"weights of a rank of {ranks} / 1/{ranks} of the divided ones, and the others",
-                     "MiB", [round(part, 3)], [round(share, 3)], Bar("<=", 1.0), less_is_better=True, faster=False,
+                     "MiB", [round(part, 3)], [round(share, 3)], Bar("<=", 1.0),
+                     less_is_better=True, faster=False,
                      extra={"of_whole": round(part / whole, 4), "undivided_mib": round(undivided, 3)}),
                  Row(f"peak while a rank of {ranks} loads its weights / the whole weights", "MiB",
                      [peaks[ranks]], [whole], less_is_better=True, faster=False)]
