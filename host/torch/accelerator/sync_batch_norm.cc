@@ -1,11 +1,11 @@
 #include <ATen/Functions.h>
-#include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <coupler/sync_batch_norm.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "accelerator/accelerator.h"
+#include "tensors/second_order.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler {
@@ -61,13 +61,9 @@ struct Normalize : torch::autograd::Function<Normalize> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (at::GradMode::is_enabled()) {
-      throw Error(ErrorCode::kUnsupported,
-                  "gradients of gradients (create_graph) through SyncBatchNorm are not supported",
-                  {.subject = "SyncBatchNorm",
-                   .hint = "use a norm of each sample, such as GroupNorm, in a model whose "
-                           "gradients are penalized"});
-    }
+    tensors::refuse_create_graph("SyncBatchNorm", "SyncBatchNorm",
+                                 "use a norm of each sample, such as GroupNorm, in a model whose "
+                                 "gradients are penalized");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &normal = saved[0], &invstd = saved[1], &grad = grads[0];
     const int64_t dims = normal.dim();

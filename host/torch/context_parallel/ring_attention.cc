@@ -1,8 +1,6 @@
 #include "context_parallel/ring_attention.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/grad_mode.h>
-#include <coupler/error.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
@@ -10,6 +8,7 @@
 
 #include "context_parallel/block_attention.h"
 #include "tensors/group_capsule.h"
+#include "tensors/second_order.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::context_parallel {
@@ -113,12 +112,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    if (at::GradMode::is_enabled()) {
-      throw Error(ErrorCode::kUnsupported,
-                  "gradients of gradients (create_graph) through ring attention are not supported",
-                  {.subject = "parallel.context_method",
-                   .hint = "set parallel.context to 1 for this training"});
-    }
+    tensors::refuse_create_graph("ring attention", "parallel.context_method",
+                                 "set parallel.context to 1 for this training");
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &query = saved[0], &output = saved[3], &log_weights = saved[4];
     const bool causal = ctx->saved_data["causal"].toBool();

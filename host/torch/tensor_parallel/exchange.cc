@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <coupler/error.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
@@ -13,18 +12,15 @@
 
 #include "tensors/group_capsule.h"
 #include "tensors/replaced_dropout.h"
+#include "tensors/second_order.h"
 #include "tensors/tensor_ops.h"
 
 namespace coupler::tensor_parallel {
 
 void refuse_create_graph() {
-  if (!at::GradMode::is_enabled()) return;
-  throw Error(ErrorCode::kUnsupported,
-              "gradients of gradients (create_graph) through a layer that is divided over a "
-              "tensor group are not supported",
-              {.subject = "parallel.tensor",
-               .hint = "set parallel.tensor to 1 for this training, or leave the layer out of "
-                       "the plan"});
+  tensors::refuse_create_graph(
+      "a layer that is divided over a tensor group", "parallel.tensor",
+      "set parallel.tensor to 1 for this training, or leave the layer out of the plan");
 }
 
 namespace {
