@@ -89,6 +89,7 @@ class ModelDivider {
   void choose_linear(const PlannedModel::Module& module, const PlannedLayers& line);
   void require_named(const std::vector<std::string>& modules,
                      const std::vector<const PlannedLayers*>& chosen) const;
+  void require_norm_of_tokens(const PlannedModel::Module& module, const PlannedLayers& line) const;
   void sum_gradients_of(const std::string& module);
   void sum_gradient_of(size_t index) {
     if (model_.parameters[index].trains) summed_.insert(index);
@@ -179,6 +180,7 @@ void ModelDivider::choose_layer(const PlannedModel::Module& module, const Planne
   const TensorStyle style = line.style.style;
   const bool by_sequence = style == TensorStyle::kSequence || style == TensorStyle::kGatherSequence;
   if (style == TensorStyle::kReplicate || (by_sequence && !sequence_)) return;
+  if (style == TensorStyle::kSequence) require_norm_of_tokens(module, line);
   if (style == TensorStyle::kSumGradients) return sum_gradients_of(module.name);
   const bool embedding = plain_class(module.type).ends_with("Embedding");
   if (style == TensorStyle::kSequence && !embedding) return sum_gradients_of(module.name);
@@ -189,6 +191,17 @@ void ModelDivider::choose_layer(const PlannedModel::Module& module, const Planne
   }
   if (embedding) return choose_embedding(module.name, line);
   choose_linear(module, line);
+}
+
+// Statistics of a part of the tokens would differ from rank to rank.
+void ModelDivider::require_norm_of_tokens(const PlannedModel::Module& module,
+                                          const PlannedLayers& line) const {
+  if (!plain_class(module.type).starts_with("BatchNorm")) return;
+  fail_config(fmt::format("'{}' is a {}, whose statistics are those of all tokens, but each of {} "
+                          "ranks has a part of them ({})",
+                          module.name, module.type, ranks_, line.text),
+              "parallel.tensor_plan",
+              "use a norm of each token, such as LayerNorm, or set parallel.sequence to false");
 }
 
 size_t ModelDivider::matrix_of(const std::string& module, const PlannedLayers& line) const {

@@ -159,6 +159,17 @@ TEST(SequenceDivision, ChangesNothing_IfItIsOff) {
   EXPECT_EQ(result.weights.count(0), 0u);
 }
 
+TEST(SequenceDivision, StatisticsOfAllTokens_AreRefusedForAPart) {
+  PlannedModel model = small_model();
+  model.modules[5].type = "torch::nn::BatchNorm1dImpl";
+  const std::vector<std::string> lines = {"words = sequence", "head = gather_sequence",
+                                          "up = colwise",     "down = rowwise",
+                                          "fused = shared",   "norm = sequence"};
+  testing::expect_error(ErrorCode::kConfig, "'norm' is a torch::nn::BatchNorm1dImpl, whose",
+                        [&] { divide_model(model, {plan_of(lines)}, 2, 1, /*sequence=*/true); });
+  EXPECT_NO_THROW(divide_model(model, {plan_of(lines)}, 2, 1)) << "all ranks see all tokens";
+}
+
 TEST(SequenceDivision, WhatDoesNotFit_IsRefusedByName) {
   const auto expect_sequence_refusal = [](const std::string& part,
                                           const std::vector<std::string>& lines) {
