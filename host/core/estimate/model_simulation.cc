@@ -20,6 +20,7 @@ using Block = MemoryLedger::Block;
 // larger.
 constexpr uint64_t kBucketBytes = uint64_t{25} << 20;
 constexpr uint64_t kTrimBytes = uint64_t{16} << 20;  // strategy/sharded_model_make.cc
+constexpr uint64_t kChunkBytes = uint64_t{4} << 20;  // empty_weights/replay.h
 
 uint64_t bytes_of(int64_t elements, uint64_t element) {
   return static_cast<uint64_t>(elements) * element;
@@ -196,7 +197,9 @@ void ModelSimulation::prepare() {
     for (size_t p = 0; p < before.size(); ++p) {
       const LoggedParameter& parameter = model_.parameters[p];
       if (parameter.in_memory != in_memory) continue;
-      before[p] = ledger_.take(MemoryCategory::kParameters, parameter.whole_bytes());
+      const uint64_t whole = parameter.whole_bytes();
+      before[p] = ledger_.take(MemoryCategory::kParameters,
+                               parameter.in_chunks ? std::min(whole, kChunkBytes) : whole);
       if (!in_memory) divide(p, before[p]);
     }
   };
@@ -219,7 +222,7 @@ void ModelSimulation::prepare() {
   }
 }
 
-// tensor_parallel/divide.cc, take_value: a copy of the part takes the place of the whole.
+// tensor_parallel/divide.cc: a copy of the part takes the place of the whole, or of its last chunk.
 void ModelSimulation::divide(size_t parameter, Block& whole) {
   if (!model_.parameters[parameter].divided()) return;
   const Block part =

@@ -10,7 +10,7 @@ namespace coupler::estimate {
 
 using nlohmann::json;
 
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 
 // What a log has many of is an array; nlohmann::json finds these functions by their names.
 static void to_json(json& value, const LoggedModule& module) {
@@ -20,12 +20,12 @@ static void from_json(const json& value, LoggedModule& module) {
   module = {value.at(0), value.at(1), value.at(2)};
 }
 static void to_json(json& value, const LoggedParameter& p) {
-  value = {p.name,         p.module,    p.sizes,     p.dtype,
-           p.element_size, p.trainable, p.in_memory, p.whole_numel};
+  value = {p.name,      p.module,    p.sizes,       p.dtype,    p.element_size,
+           p.trainable, p.in_memory, p.whole_numel, p.in_chunks};
 }
 static void from_json(const json& value, LoggedParameter& p) {
-  p = {value.at(0), value.at(1), value.at(2), value.at(3),
-       value.at(4), value.at(5), value.at(6), value.at(7)};
+  p = {value.at(0), value.at(1), value.at(2), value.at(3), value.at(4),
+       value.at(5), value.at(6), value.at(7), value.at(8)};
 }
 static void to_json(json& value, const StepEvent& event) {
   value = {static_cast<int>(event.kind), event.index, event.storage, event.bytes};

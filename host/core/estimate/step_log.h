@@ -28,6 +28,8 @@ struct LoggedParameter {
   bool in_memory = true;  // before prepare(); false if built inside EmptyWeights
   // Of the whole parameter, if sizes are those of this rank's part of it; 0 if it is not divided.
   uint64_t whole_numel = 0;
+  // The whole is never in memory: it is divided while it is drawn, a chunk at a time.
+  bool in_chunks = false;
 
   bool divided() const { return whole_numel != 0; }
   uint64_t numel() const;

@@ -81,6 +81,10 @@ void DryRun::add_experts(int64_t experts) {
 void DryRun::make_fake(const strategy::Model& model) {
   const at::NoGradGuard no_grad;
   in_memory_.clear();
+  std::vector<at::Tensor> parameters;
+  for (const strategy::ModelParameter& parameter : model.parameters)
+    parameters.push_back(parameter.tensor);
+  never_whole_ = empty_weights::never_whole(parameters);
   for (const strategy::ModelParameter& parameter : model.parameters) {
     in_memory_.push_back(!parameter.tensor.is_meta());
     become_fake(parameter.tensor);
@@ -93,8 +97,12 @@ void DryRun::make_fake(const strategy::Model& model) {
 void DryRun::take(const strategy::Model& model) {
   estimate::LoggedModel logged = describe_for_estimate(model);
   for (size_t i = 0; i < in_memory_.size(); ++i) {
+    const strategy::ModelParameter& parameter = model.parameters[i];
     logged.parameters[i].in_memory = in_memory_[i];
-    logged.parameters[i].whole_numel = whole_numel_of(model.parameters[i]);
+    logged.parameters[i].whole_numel = whole_numel_of(parameter);
+    // Experts are divided when they are whole (expert_parallel/divide_experts.cc).
+    logged.parameters[i].in_chunks =
+        never_whole_[i] && parameter.division && parameter.parts == model.tensor_comm;
   }
   logged.first_parameter = log_.parameter_count();
   log_.models.push_back(std::move(logged));

@@ -63,7 +63,7 @@ class DryRun final : public FakeObserver, public strategy::GradientListener {
   };
   const std::string file_;
   estimate::StepLog log_;
-  std::vector<bool> in_memory_;  // by parameter, what make_fake found
+  std::vector<bool> in_memory_, never_whole_;  // by parameter, what make_fake found
   std::vector<at::Tensor> parameters_;
   std::unordered_map<const c10::StorageImpl*, std::vector<Range>> ranges_;
   std::unordered_map<uint64_t, uint64_t> alive_;  // bytes by storage

@@ -13,7 +13,9 @@
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
+#include "empty_weights/fill_in_chunks.h"
 #include "empty_weights/recorder.h"
 #include "empty_weights/replay.h"
 
@@ -135,7 +137,8 @@ std::string text(c10::IntArrayRef sizes) {
 
 bool has_recording(const at::Tensor& tensor) { return Recording::tag_of(tensor) != nullptr; }
 
-ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink) {
+ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink,
+                         const InChunks& in_chunks) {
   std::vector<Batch> batches;
   std::vector<TensorGeometry> geometries(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -153,18 +156,61 @@ ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink&
     const at::Tensor& tensor = wanted[i].tensor;
     if (!tensor.defined() || !tensor.is_meta()) sink(i, tensor);
   }
+  const auto give = [&](size_t i, at::Tensor value) {
+    if (!in_chunks.indices.contains(i)) return sink(i, std::move(value));
+    const at::Tensor flat = value.contiguous().view(-1);
+    const Chunks chunks(flat.numel(), flat.itemsize(), in_chunks.bytes);
+    chunks.each([&](int64_t begin, int64_t count) {
+      in_chunks.sink(i, begin, flat.narrow(0, begin, count));
+    });
+  };
   ReplayReport total;
   for (const Batch& batch : batches) {
     std::unordered_set<uint64_t> storages;
-    for (const auto& item : batch.indices) storages.insert(item.first);
-    const ReplayReport report =
-        replay(batch.recording, storages, [&](uint64_t storage, const c10::Storage& value) {
-          for (const size_t i : batch.indices.at(storage)) sink(i, make(value, geometries[i]));
-        });
+    StoragesInChunks chunks{.types = {},
+                            .sink =
+                                [&](uint64_t storage, int64_t begin, const at::Tensor& chunk) {
+                                  in_chunks.sink(batch.indices.at(storage).front(), begin, chunk);
+                                },
+                            .bytes = in_chunks.bytes};
+    for (const auto& [storage, indices] : batch.indices) {
+      storages.insert(storage);
+      const size_t first = indices.front();
+      if (indices.size() == 1 && in_chunks.indices.contains(first) &&
+          is_whole_storage(geometries[first]))
+        chunks.types.emplace(storage, geometries[first].dtype);
+    }
+    const ReplayReport report = replay(
+        batch.recording, storages,
+        [&](uint64_t storage, const c10::Storage& value) {
+          for (const size_t i : batch.indices.at(storage)) give(i, make(value, geometries[i]));
+        },
+        chunks);
     total.operations += report.operations;
     total.peak_bytes = std::max(total.peak_bytes, report.peak_bytes);
   }
   return total;
+}
+
+std::vector<bool> never_whole(const std::vector<at::Tensor>& tensors) {
+  std::unordered_map<Recording*, std::unordered_map<uint64_t, at::ScalarType>> storages;
+  for (const at::Tensor& tensor : tensors) {
+    const StorageTag* const tag = Recording::tag_of(tensor);
+    if (tag != nullptr && is_whole_storage(geometry_of(tensor)))
+      storages[tag->recording.get()].emplace(tag->id, tensor.scalar_type());
+  }
+  std::unordered_map<const Recording*, ChunkedFills> fills;
+  for (const auto& [recording, types] : storages) {
+    const auto lock = recording->lock();
+    fills.emplace(recording, chunked_fills(recording->operations(), types));
+  }
+  std::vector<bool> result;
+  for (const at::Tensor& tensor : tensors) {
+    const StorageTag* const tag = Recording::tag_of(tensor);
+    const auto found = tag == nullptr ? fills.end() : fills.find(tag->recording.get());
+    result.push_back(found != fills.end() && found->second.contains(tag->id));
+  }
+  return result;
 }
 
 void put_value(const at::Tensor& meta, const at::Tensor& value) {

@@ -6,8 +6,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "empty_weights/replay.h"
@@ -22,6 +24,17 @@ struct MetaTensor {
 // Receives the tensor's value: bit for bit what an eager constructor would have produced.
 using ValueSink = std::function<void(size_t index, at::Tensor value)>;
 
+// Wanted tensors whose values come in chunks, so that they need not be in memory whole. They are
+// where only uniform_, normal_, fill_ and zero_ gave them their values (fill_in_chunks.h).
+struct InChunks {
+  std::unordered_set<size_t> indices;  // of tensors on meta
+  // Gets all elements of a tensor, row-major, one chunk after another; `begin` is the number of the
+  // chunk's first. The sink may change a chunk, whose memory is reused; tied tensors share theirs.
+  // Tensors without elements have none.
+  std::function<void(size_t index, int64_t begin, const at::Tensor& chunk)> sink;
+  size_t bytes = kChunkBytes;
+};
+
 // Passes the value of each wanted tensor to `sink` exactly once, as soon as it is ready. A value
 // takes memory from its last initialization to the sink, which may keep it (tied tensors share
 // theirs) and may call put_value. Undefined tensors and those not on meta go to the sink first, as
@@ -30,7 +43,12 @@ using ValueSink = std::function<void(size_t index, at::Tensor value)>;
 //
 // Throws coupler::Error naming the tensor if it has no recording or was changed in place outside
 // the scope; then nothing has run. An error from the sink ends the replay.
-ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink);
+ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink,
+                         const InChunks& in_chunks = {});
+
+// For each tensor, whether materialize can give it its value in chunks without having it whole. No
+// two share a storage.
+std::vector<bool> never_whole(const std::vector<at::Tensor>& tensors);
 
 // Whether the tensor is on meta and was made inside EmptyWeights.
 bool has_recording(const at::Tensor& tensor);

@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <coupler/error.h>
 #include <fmt/format.h>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "empty_weights/fill_in_chunks.h"
 #include "empty_weights/recording.h"
 
 namespace coupler::empty_weights {
@@ -33,6 +35,8 @@ bool writes_any(const RecordedOperation& operation, const std::unordered_set<uin
                      });
 }
 
+}  // namespace
+
 std::set<uint64_t> touched_by(const RecordedOperation& operation) {
   std::set<uint64_t> result;
   for (const RecordedOutput& out : operation.outputs) result.insert(out.geometry.storage);
@@ -41,8 +45,6 @@ std::set<uint64_t> touched_by(const RecordedOperation& operation) {
   }
   return result;
 }
-
-}  // namespace
 
 // Walks backward with the set of storages whose contents are needed later (`live`). An operation
 // that overwrites a whole storage ends the life before it: a weight that is initialized twice needs
@@ -56,7 +58,7 @@ std::vector<ReplayStep> plan_replay(const std::deque<RecordedOperation>& operati
     const RecordedOperation& operation = operations[i];
     const bool needed = writes_any(operation, live);
     if (!needed && !(operation.random && draw)) continue;
-    ReplayStep step{.operation = i, .skip_draw = false, .finished = {}, .dead = {}};
+    ReplayStep step{.operation = i};
     if (!needed && operation.after) {
       step.skip_draw = true;
       draw = false;
@@ -113,11 +115,16 @@ class DefaultDtypeGuard {
 
 class Replay {
  public:
-  Replay(Recording& recording, const StorageSink& sink) : recording_(recording), sink_(sink) {}
+  Replay(Recording& recording, const StorageSink& sink, const StoragesInChunks& chunks)
+      : recording_(recording), sink_(sink), chunks_(chunks) {}
 
   ReplayReport run(const std::vector<ReplayStep>& steps) {
     const auto one_at_a_time = exclude_replays();
     for (const ReplayStep& step : steps) {
+      if (step.in_chunks) {
+        execute_in_chunks(step);
+        continue;
+      }
       execute(step);
       for (const uint64_t id : step.dead) {
         if (std::find(step.finished.begin(), step.finished.end(), id) == step.finished.end())
@@ -182,16 +189,12 @@ class Replay {
     const NeutralModes modes;
     const DefaultDtypeGuard dtype(operation.default_dtype);
     const GeneratorGuard generator;
-    if (operation.before) {
-      write_generator(*operation.before);
-    } else if (stream_) {
-      write_generator(*stream_);
-    }
+    if (const GeneratorState* const start = start_of(operation)) write_generator(*start);
     std::vector<c10::IValue> stack = operation.arguments;
     for (const RecordedInput& in : operation.inputs) put(stack, in.position, input(operation, in));
     operation.op.callBoxed(stack);
     ++report_.operations;
-    if (operation.random) stream_ = end_of(operation);
+    if (operation.random) end_stream(operation, read_generator());
     for (const RecordedOutput& out : operation.outputs)
       keep(get(stack, out.position), out.geometry, operation.op.schema().name());
     if (operation.content && operation.content->bytes) {
@@ -201,11 +204,48 @@ class Replay {
     }
   }
 
-  GeneratorState end_of(RecordedOperation& operation) {
+  // The modes and the generator are restored after each chunk, as after each step.
+  void execute_in_chunks(const ReplayStep& step) {
+    RecordedOperation& fill = at(step.operation);
+    const TensorGeometry& whole = fill.inputs.front().geometry;
+    const size_t element = c10::elementSize(whole.dtype);
+    const Chunks chunks(static_cast<int64_t>(whole.bytes / element), element, chunks_.bytes);
+    const size_t bytes = static_cast<size_t>(chunks.largest()) * element;
+    const c10::Storage& memory =
+        hold(whole.storage,
+             c10::Storage(c10::Storage::use_byte_size_t(), bytes, c10::GetCPUAllocator(), true));
+    const GeneratorState* const start = start_of(fill);
+    GeneratorState stream = start != nullptr ? *start : read_generator();
+    chunks.each([&](int64_t begin, int64_t count) {
+      at::Tensor chunk;
+      {
+        const NeutralModes modes;
+        const GeneratorGuard generator;
+        write_generator(stream);
+        chunk = tensor_on(memory,
+                          {.bytes = bytes, .dtype = whole.dtype, .sizes = {count}, .strides = {1}},
+                          c10::DispatchKey::CPU);
+        run_on_chunk(fill, begin, chunk);
+        stream = read_generator();
+        for (const size_t later : step.later) run_on_chunk(at(later), begin, chunk);
+      }
+      if (!step.finished.empty()) chunks_.sink(whole.storage, begin, chunk);
+    });
+    if (fill.random) end_stream(fill, stream);
+    report_.operations += 1 + step.later.size();
+    release(whole.storage);
+  }
+
+  // The generator's state before an operation's draws; null: as it is.
+  const GeneratorState* start_of(const RecordedOperation& operation) const {
+    if (operation.before) return operation.before.get();
+    return stream_ ? &*stream_ : nullptr;
+  }
+
+  void end_stream(RecordedOperation& operation, const GeneratorState& now) {
     const auto lock = recording_.lock();
-    if (!operation.after)
-      operation.after = std::make_shared<const GeneratorState>(read_generator());
-    return *operation.after;
+    if (!operation.after) operation.after = std::make_shared<const GeneratorState>(now);
+    stream_ = *operation.after;
   }
 
   // Later readers of the storage expect the meta kernel's geometry; if the real kernel chose
@@ -231,6 +271,7 @@ class Replay {
 
   Recording& recording_;
   const StorageSink& sink_;
+  const StoragesInChunks& chunks_;
   std::unordered_map<uint64_t, c10::Storage> memory_;
   std::optional<GeneratorState> stream_;  // where the last draw ended
   size_t bytes_ = 0;
@@ -250,14 +291,17 @@ std::unique_lock<std::recursive_mutex> exclude_replays() {
 }
 
 ReplayReport replay(const std::shared_ptr<Recording>& recording,
-                    const std::unordered_set<uint64_t>& wanted, const StorageSink& sink) {
+                    const std::unordered_set<uint64_t>& wanted, const StorageSink& sink,
+                    const StoragesInChunks& chunks) {
   const Recording::Use use(recording);
   std::vector<ReplayStep> steps;
   {
     const auto lock = recording->lock();
-    steps = plan_replay(recording->operations(), wanted, false);
+    const std::deque<RecordedOperation>& operations = recording->operations();
+    steps = plan_replay(operations, wanted, false);
+    plan_chunks(operations, chunked_fills(operations, chunks.types), steps);
   }
-  return Replay(*recording, sink).run(steps);
+  return Replay(*recording, sink, chunks).run(steps);
 }
 
 std::optional<at::Tensor> value_of(const at::Tensor& recorded) {
@@ -276,7 +320,8 @@ std::optional<at::Tensor> value_of(const at::Tensor& recorded) {
   const StorageSink sink = [&](uint64_t, const c10::Storage& value) {
     result = tensor_on(value, geometry_of(recorded), c10::DispatchKey::CPU);
   };
-  Replay(*tag.recording, sink).run(steps);
+  const StoragesInChunks none = {};
+  Replay(*tag.recording, sink, none).run(steps);
   return result;
 }
 

@@ -12,6 +12,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -27,7 +29,14 @@ struct ReplayStep {
   bool skip_draw = false;          // only move the generator to where this operation left it
   std::vector<uint64_t> finished;  // wanted storages that nothing touches after this step
   std::vector<uint64_t> dead;      // storages whose contents are not read after it
+  // The operation fills a storage and runs on one chunk after another, each followed by these later
+  // operations on it (fill_in_chunks.h).
+  bool in_chunks = false;
+  std::vector<size_t> later;
 };
+
+// The recorded storages that an operation reads, writes or makes.
+std::set<uint64_t> touched_by(const RecordedOperation& operation);
 
 // Steps in recorded order. With `stream_end`, also the draws that lead to the state in which the
 // last random operation left the generator.
@@ -49,9 +58,25 @@ struct ReplayReport {
 
 using StorageSink = std::function<void(uint64_t storage, const c10::Storage& value)>;
 
-// Passes each wanted storage to `sink` once, right after the last operation that touches it.
+// The size of chunks, unless a caller asks for another: large enough that ranks lose nothing by
+// exchanging one after another, and small next to a model.
+constexpr size_t kChunkBytes = size_t{4} << 20;
+
+// Wanted storages whose values may come in chunks.
+struct StoragesInChunks {
+  std::unordered_map<uint64_t, at::ScalarType> types;  // of the tensor that fills each
+  // Gets the elements from `begin` on. The chunk is the replay's memory, which the next one reuses;
+  // the sink may change it.
+  std::function<void(uint64_t storage, int64_t begin, const at::Tensor& chunk)> sink;
+  size_t bytes = kChunkBytes;
+};
+
+// Passes each wanted storage to `sink` once, right after the last operation that touches it. One
+// that chunked_fills finds among chunks.types goes to chunks.sink instead, while it is being
+// filled.
 ReplayReport replay(const std::shared_ptr<Recording>& recording,
-                    const std::unordered_set<uint64_t>& wanted, const StorageSink& sink);
+                    const std::unordered_set<uint64_t>& wanted, const StorageSink& sink,
+                    const StoragesInChunks& chunks = {});
 
 // The values of a recorded tensor now, while its scope may still be open; nullopt if they are drawn
 // at random.

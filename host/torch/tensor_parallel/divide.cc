@@ -54,6 +54,7 @@ class Divider {
   void compare();
   void take_values();
   void take_value(size_t parameter, const at::Tensor& whole);
+  void take_chunk(size_t parameter, int64_t begin, const at::Tensor& chunk);
   void install_hooks();
 
   strategy::Model& model_;
@@ -61,6 +62,7 @@ class Divider {
   const Group& group_;
   const DivideOptions options_;
   const sharding::ModelDivision division_;
+  at::Tensor part_;  // of the parameter whose chunks arrive
 };
 
 void Divider::compare() {
@@ -82,9 +84,15 @@ void Divider::take_values() {
   std::vector<empty_weights::MetaTensor> on_meta;
   std::vector<at::Tensor> others;  // with values, and not divided
   std::vector<size_t> indices;     // of on_meta's parameters, before the buffers
+  empty_weights::InChunks in_chunks{.indices = {},
+                                    .sink = [&](size_t i, int64_t begin, const at::Tensor& chunk) {
+                                      take_chunk(indices[i], begin, chunk);
+                                    }};
   for (size_t i = 0; i < model_.parameters.size(); ++i) {
     const strategy::ModelParameter& parameter = model_.parameters[i];
     if (parameter.tensor.is_meta()) {
+      if (division_.parameters.count(i) != 0 && parameter.tensor.numel() > 0)
+        in_chunks.indices.insert(on_meta.size());
       on_meta.push_back({parameter.name, parameter.tensor});
       indices.push_back(i);
     } else if (division_.parameters.count(i) == 0) {
@@ -98,11 +106,14 @@ void Divider::take_values() {
       others.push_back(buffer);
     }
   }
-  empty_weights::materialize(on_meta, [&](size_t i, const at::Tensor& value) {
-    if (i < indices.size()) return take_value(indices[i], value);
-    group_->run(tensors::broadcast_op(value, 0));
-    empty_weights::put_value(on_meta[i].tensor, value);
-  });
+  empty_weights::materialize(
+      on_meta,
+      [&](size_t i, const at::Tensor& value) {
+        if (i < indices.size()) return take_value(indices[i], value);
+        group_->run(tensors::broadcast_op(value, 0));
+        empty_weights::put_value(on_meta[i].tensor, value);
+      },
+      in_chunks);
   for (const auto& [index, division] : division_.parameters) {
     if (!model_.parameters[index].division)
       take_value(index, model_.parameters[index].tensor.detach().contiguous());
@@ -116,6 +127,17 @@ void Divider::take_value(size_t parameter, const at::Tensor& whole) {
       model_.parameters[parameter], whole,
       division == division_.parameters.end() ? std::nullopt : std::optional(division->second),
       group_);
+}
+
+// Ranks that recorded different operations have chunks of the same sizes, too.
+void Divider::take_chunk(size_t parameter, int64_t begin, const at::Tensor& chunk) {
+  const strategy::ParameterDivision& division = division_.parameters.at(parameter);
+  if (begin == 0) part_ = at::empty(division.part_sizes(), chunk.options());
+  group_->run(tensors::broadcast_op(chunk, 0));
+  copy_from_chunk(chunk, begin, division, part_);
+  strategy::ModelParameter& whole = model_.parameters[parameter];
+  if (begin + chunk.numel() == whole.tensor.numel())
+    set_own_value(whole, std::exchange(part_, at::Tensor()), division, group_);
 }
 
 void Divider::install_hooks() {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -107,11 +108,26 @@ at::Tensor part_of(const at::Tensor& whole, const strategy::ParameterDivision& d
       .view(division.part_sizes());
 }
 
-void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
-                std::optional<strategy::ParameterDivision> division, const Group& group) {
-  const at::Tensor dense = whole.contiguous();
-  group->run(tensors::broadcast_op(dense, 0));
-  const at::Tensor own = division ? part_of(dense, *division) : dense;
+void copy_from_chunk(const at::Tensor& chunk, int64_t begin,
+                     const strategy::ParameterDivision& division, const at::Tensor& part) {
+  const sharding::Division& elements = division.elements;
+  // How many elements of the part come before this one of the tensor.
+  const auto before = [&](int64_t of_tensor) {
+    return elements.in_part(elements.next_in_tensor(of_tensor));
+  };
+  const size_t size = chunk.itemsize();
+  const char* const from = static_cast<const char*>(chunk.const_data_ptr());
+  char* const to = static_cast<char*>(part.mutable_data_ptr());
+  elements.each_run(before(begin), before(begin + chunk.numel()),
+                    [&](int64_t of_part, int64_t of_tensor, int64_t count) {
+                      std::memcpy(to + static_cast<size_t>(of_part) * size,
+                                  from + static_cast<size_t>(of_tensor - begin) * size,
+                                  static_cast<size_t>(count) * size);
+                    });
+}
+
+void set_own_value(strategy::ModelParameter& parameter, const at::Tensor& own,
+                   std::optional<strategy::ParameterDivision> division, const Group& group) {
   if (parameter.tensor.is_meta()) {
     parameter.tensor.set_data(at::empty(own.sizes(), parameter.tensor.options()));
     empty_weights::put_value(parameter.tensor, own);
@@ -123,6 +139,14 @@ void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
   remember(parameter.tensor, *division, group);
   parameter.division = std::move(division);
   parameter.parts = group;
+}
+
+void take_value(strategy::ModelParameter& parameter, const at::Tensor& whole,
+                std::optional<strategy::ParameterDivision> division, const Group& group) {
+  const at::Tensor dense = whole.contiguous();
+  group->run(tensors::broadcast_op(dense, 0));
+  const at::Tensor own = division ? part_of(dense, *division) : dense;
+  set_own_value(parameter, own, std::move(division), group);
 }
 
 at::Tensor whole_of(const strategy::Model& model, size_t parameter, const at::Tensor& part) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "strategy/model.h"
@@ -14,6 +15,16 @@ namespace coupler::tensor_parallel {
 
 // A rank's part of a whole parameter: a copy.
 at::Tensor part_of(const at::Tensor& whole, const strategy::ParameterDivision& division);
+
+// The same from a chunk of the whole, whose first element is number `begin` there: copies what the
+// chunk has of the rank's part. Both are contiguous on the CPU.
+void copy_from_chunk(const at::Tensor& chunk, int64_t begin,
+                     const strategy::ParameterDivision& division, const at::Tensor& part);
+
+// Makes `own` the value of a parameter, which may be on meta: this rank's part if there is a
+// division, over this group.
+void set_own_value(strategy::ModelParameter& parameter, const at::Tensor& own,
+                   std::optional<strategy::ParameterDivision> division, const Group& group);
 
 // Gives a parameter the value that rank 0 of the group has, or its part of that. whole: this rank's
 // own value, which is overwritten; the parameter may be on meta. Collective.

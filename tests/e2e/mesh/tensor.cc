@@ -133,6 +133,37 @@ void divided_from_empty_weights(Accelerator& accelerator) {
   expect_from_empty_weights<DividedNet>(accelerator, *DividedNet(""));
 }
 
+// Weights of several chunks, which are divided while they are drawn.
+struct LargeImpl : torch::nn::Module, coupler::TensorParallelLayers {
+  explicit LargeImpl(int seed) {
+    torch::manual_seed(seed);
+    words = register_module(
+        "words", torch::nn::Embedding(torch::nn::EmbeddingOptions(12000, 96).padding_idx(3)));
+    up = register_module("up", torch::nn::Linear(96, 12000));
+    down = register_module("down", torch::nn::Linear(12000, 96));
+    const at::NoGradGuard no_grad;
+    down->weight.normal_(0, 0.02);
+  }
+  coupler::TensorPlan tensor_plan(int) const override {
+    return {{"words", "vocab"}, {"up", "colwise"}, {"down", "rowwise"}};
+  }
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear up{nullptr}, down{nullptr};
+};
+TORCH_MODULE(Large);
+
+// Every rank gets parts of rank 0's values.
+void divided_large_weights(Accelerator& accelerator) {
+  std::shared_ptr<LargeImpl> model;
+  {
+    const coupler::EmptyWeights empty;
+    model = std::make_shared<LargeImpl>(8 + accelerator.rank());
+  }
+  Large net(model);
+  net = accelerator.prepare(net);
+  expect_same_weights(accelerator, net, LargeImpl(8));
+}
+
 // In bf16, ranks compute the same.
 void divided_autocast(Accelerator& accelerator) {
   DividedNet model;
@@ -397,6 +428,7 @@ std::vector<Check> mesh_tensor_checks() {
           {"divided_accumulates", divided_accumulates},
           {"divided_weights_files", divided_weights_files},
           {"divided_from_empty_weights", divided_from_empty_weights},
+          {"divided_large_weights", divided_large_weights},
           {"divided_blocks_and_transposed_weights", divided_blocks_and_transposed_weights},
           {"divided_modules", divided_modules},
           {"divided_cross_entropy", divided_cross_entropy},

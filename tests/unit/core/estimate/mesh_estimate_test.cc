@@ -67,17 +67,34 @@ TEST(MeshEstimate, ParametersGradientsAndState_AreThoseOfTheParts) {
   expect_about(MemoryCategory::kOptimizer, 2 * bytes);
 }
 
-TEST(MeshEstimate, OneWhole_IsInMemoryWhileItIsDivided) {
-  constexpr uint64_t kWhole = uint64_t{1} << 28;  // bytes: mapped, so that none is free in a heap
-  const LoggedParameter parameter{
-      .name = "w", .sizes = {kWhole / 4 / 4}, .dtype = DB_F32, .whole_numel = kWhole / 4};
+constexpr uint64_t kWhole = uint64_t{1} << 28;  // bytes: mapped, so that none is free in a heap
+
+// Of a model of one parameter, of which the rank has a quarter.
+uint64_t peak_of_quarter(bool in_memory, uint64_t whole_numel, bool in_chunks) {
   StepLog log = log_of({.name = "Net", .modules = {{"", "Net", -1}}, .parameters = {}});
   log.optimizer_factor = 0;
-  log.models[0].parameters = {parameter};
-  // The whole, and its part, which is a quarter.
-  EXPECT_EQ(simulate(log, {{}}).peak, kWhole + kWhole / 4);
-  log.models[0].parameters[0].whole_numel = 0;
-  EXPECT_LT(simulate(log, {{}}).peak, kWhole);
+  log.models[0].parameters.push_back({.name = "w",
+                                      .sizes = {kWhole / 4 / 4},
+                                      .dtype = DB_F32,
+                                      .in_memory = in_memory,
+                                      .whole_numel = whole_numel,
+                                      .in_chunks = in_chunks});
+  return simulate(log, {{}}).peak;
+}
+
+TEST(MeshEstimate, OneWhole_IsInMemoryWhileItIsDivided) {
+  // The whole, and its part.
+  for (const bool in_memory : {true, false})
+    EXPECT_EQ(peak_of_quarter(in_memory, kWhole / 4, /*in_chunks=*/false), kWhole + kWhole / 4);
+  EXPECT_LT(peak_of_quarter(/*in_memory=*/true, 0, /*in_chunks=*/false), kWhole);
+}
+
+TEST(MeshEstimate, AWholeThatIsDividedWhileItIsDrawn_IsAChunk) {
+  constexpr uint64_t kChunk = uint64_t{4} << 20;
+  const uint64_t never_divided = peak_of_quarter(/*in_memory=*/false, 0, /*in_chunks=*/false);
+  EXPECT_LT(never_divided, kWhole);
+  EXPECT_EQ(peak_of_quarter(/*in_memory=*/false, kWhole / 4, /*in_chunks=*/true),
+            never_divided + kChunk);
 }
 
 TEST(MeshEstimate, ShardGroups_ShareTheModelInsteadOfAllRanks) {

@@ -20,12 +20,20 @@ TEST(StepLog, WrittenAndRead_IsTheSame) {
               .initial = 1};
   log.models.push_back({.name = "Net",
                         .modules = {{"", "Net", -1}, {"a", "Linear", 0}},
-                        .parameters = {{.name = "a.weight", .module = 1, .sizes = {4, 3}}}});
+                        .parameters = {{.name = "a.weight",
+                                        .module = 1,
+                                        .sizes = {4, 3},
+                                        .in_memory = false,
+                                        .whole_numel = 24,
+                                        .in_chunks = true}}});
   log.events.push_back({.kind = StepEvent::Kind::kGradient, .index = 0, .storage = 9, .bytes = 1});
   const std::string text = write_step_log(log);
   const StepLog again = read_step_log(text);
   EXPECT_EQ(write_step_log(again), text);
   EXPECT_EQ(again.models[0].parameters[0].numel(), 12u);
+  EXPECT_EQ(again.models[0].parameters[0].whole_numel, 24u);
+  EXPECT_FALSE(again.models[0].parameters[0].in_memory);
+  EXPECT_TRUE(again.models[0].parameters[0].in_chunks);
   EXPECT_EQ(again.trainable_bytes(), 48u);
   EXPECT_EQ(again.experts, 4u);
   EXPECT_EQ(again.events[0].kind, StepEvent::Kind::kGradient);
