@@ -199,13 +199,13 @@ TEST(FillInChunks, WhatElseFillsAWeight_DecidesWhetherItIsEverWhole) {
       return weight;
     };
     const at::Tensor expected = make_eagerly(make), recorded = record(make);
-    EXPECT_EQ(never_whole({recorded})[0], each.in_chunks) << each.name;
+    EXPECT_EQ(never_whole({recorded}), std::vector<bool>{each.in_chunks}) << each.name;
     const InOrder taken = take_in_chunks({{"weight", recorded}}, 100);
     EXPECT_TRUE(torch::equal(taken.values[0], expected)) << each.name;
     EXPECT_EQ(taken.report.peak_bytes < expected.nbytes(), each.in_chunks) << each.name;
   }
-  EXPECT_FALSE(never_whole({torch::ones({2})})[0]);
-  EXPECT_FALSE(never_whole({torch::empty({2}, at::kMeta)})[0]);
+  EXPECT_EQ(never_whole({torch::ones({2}), torch::empty({2}, at::kMeta), at::Tensor()}),
+            std::vector<bool>(3));
 }
 
 TEST(FillInChunks, TensorsOfOneStorage_EachGetAll) {
