@@ -12,7 +12,8 @@ namespace coupler::tensor_parallel {
 namespace {
 
 void expect_part_from_chunks(const at::Tensor& whole, const strategy::ParameterDivision& division) {
-  const at::Tensor expected = part_of(whole, division), flat = whole.view(-1);
+  // Qualified: divided_layer_test.cc, in the same batch, has a part_of of its own.
+  const at::Tensor expected = tensor_parallel::part_of(whole, division), flat = whole.view(-1);
   for (const int64_t most : {1, 16, 37, 300, 864}) {
     const at::Tensor part = at::full(division.part_sizes(), -1, whole.options());
     for (int64_t begin = 0; begin < flat.numel(); begin += most) {
