@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <sstream>
@@ -194,9 +195,12 @@ ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink&
 
 std::vector<bool> never_whole(const std::vector<at::Tensor>& tensors) {
   std::unordered_map<Recording*, std::unordered_map<uint64_t, at::ScalarType>> storages;
+  std::map<std::pair<const Recording*, uint64_t>, size_t> users;  // of each storage
   for (const at::Tensor& tensor : tensors) {
     const StorageTag* const tag = Recording::tag_of(tensor);
-    if (tag != nullptr && is_whole_storage(geometry_of(tensor)))
+    if (tag == nullptr) continue;
+    ++users[{tag->recording.get(), tag->id}];
+    if (is_whole_storage(geometry_of(tensor)))
       storages[tag->recording.get()].emplace(tag->id, tensor.scalar_type());
   }
   std::unordered_map<const Recording*, ChunkedFills> fills;
@@ -208,7 +212,8 @@ std::vector<bool> never_whole(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     const StorageTag* const tag = Recording::tag_of(tensor);
     const auto found = tag == nullptr ? fills.end() : fills.find(tag->recording.get());
-    result.push_back(found != fills.end() && found->second.contains(tag->id));
+    result.push_back(found != fills.end() && found->second.contains(tag->id) &&
+                     users.at({tag->recording.get(), tag->id}) == 1);
   }
   return result;
 }

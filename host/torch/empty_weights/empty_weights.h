@@ -46,8 +46,8 @@ struct InChunks {
 ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink,
                          const InChunks& in_chunks = {});
 
-// For each tensor, whether materialize can give it its value in chunks without having it whole. No
-// two share a storage.
+// For each tensor, whether materialize, asked for all of them, can give it its value in chunks
+// without having it whole. Tensors that share a storage are made whole.
 std::vector<bool> never_whole(const std::vector<at::Tensor>& tensors);
 
 // Whether the tensor is on meta and was made inside EmptyWeights.

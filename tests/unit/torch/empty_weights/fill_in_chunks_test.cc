@@ -211,6 +211,8 @@ TEST(FillInChunks, WhatElseFillsAWeight_DecidesWhetherItIsEverWhole) {
 TEST(FillInChunks, TensorsOfOneStorage_EachGetAll) {
   const auto make = [] { return torch::empty({40, 12}).normal_(); };
   const at::Tensor expected = make_eagerly(make), recorded = record(make);
+  EXPECT_EQ(never_whole({recorded, recorded.slice(0, 3, 9)}), std::vector<bool>(2));
+  EXPECT_EQ(never_whole({recorded}), std::vector<bool>(1, true));
   const InOrder taken =
       take_in_chunks({{"transposed", recorded.t()}, {"some rows", recorded.slice(0, 3, 9)}}, 100);
   EXPECT_TRUE(torch::equal(taken.values[0], expected.t()));
