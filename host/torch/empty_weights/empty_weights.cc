@@ -136,16 +136,22 @@ std::string text(c10::IntArrayRef sizes) {
 
 }  // namespace
 
+void require_recordings(const std::vector<MetaTensor>& wanted) {
+  for (const MetaTensor& each : wanted) {
+    if (each.tensor.defined() && each.tensor.is_meta()) require_recording(each);
+  }
+}
+
 bool has_recording(const at::Tensor& tensor) { return Recording::tag_of(tensor) != nullptr; }
 
 ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink,
                          const InChunks& in_chunks) {
+  require_recordings(wanted);
   std::vector<Batch> batches;
   std::vector<TensorGeometry> geometries(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& tensor = wanted[i].tensor;
     if (!tensor.defined() || !tensor.is_meta()) continue;
-    require_recording(wanted[i]);
     const StorageTag& tag = *Recording::tag_of(tensor);
     auto batch = std::find_if(batches.begin(), batches.end(),
                               [&](const Batch& b) { return b.recording == tag.recording; });

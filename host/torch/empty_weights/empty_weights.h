@@ -46,6 +46,9 @@ struct InChunks {
 ReplayReport materialize(const std::vector<MetaTensor>& wanted, const ValueSink& sink,
                          const InChunks& in_chunks = {});
 
+// Throws as materialize does if one of these tensors cannot get its value.
+void require_recordings(const std::vector<MetaTensor>& wanted);
+
 // For each tensor, whether materialize, asked for all of them, can give it its value in chunks
 // without having it whole. Tensors that share a storage are made whole.
 std::vector<bool> never_whole(const std::vector<at::Tensor>& tensors);

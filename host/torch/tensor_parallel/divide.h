@@ -22,9 +22,10 @@ struct DivideOptions {
 };
 
 // plans: the first that names a module counts. Every rank gets the values of the group's rank 0.
-// Parameters on meta are materialized, one at a time, and what is divided a chunk at a time. Throws
-// Error(kConfig) naming module and line if the plan does not fit the model, Error(kMismatch) if the
-// ranks' models or plans differ; the model is then unchanged.
+// What is on meta must be so on all ranks; rank 0 materializes it, one parameter at a time, and
+// what is divided a chunk at a time. Throws Error(kConfig) naming module and line if the plan does
+// not fit the model, Error(kMismatch) if the ranks' models or plans differ; the model is then
+// unchanged.
 void divide(strategy::Model& model, const Plans& plans, const Group& group,
             const DivideOptions& options);
 
