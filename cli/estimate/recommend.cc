@@ -152,6 +152,7 @@ class Recommendation {
     if (division.size("pipeline+expert+context+tensor") == 1) return true;
     const bool known = least_without_activations_ != UINT64_MAX;
     if (known && division.size("context") > 1 && least_without_activations_ > request_.limit) {
+      if (division.size("pipeline") > 1) return false;  // for the same reason
       refused_[name_of(division)] = fmt::format(
           "even without any activations a rank needs {}, and context divides nothing "
           "else",

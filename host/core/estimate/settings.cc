@@ -187,7 +187,8 @@ MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& 
                                const config::CommunicationConfig& communication,
                                const config::MemoryConfig& memory) {
   if (log.pipeline.stages > 0)
-    return simulate(log, std::vector(log.models.size(), plan_of_stage(config, memory)));
+    return simulate(log,
+                    std::vector<EstimatePlan>(log.models.size(), plan_of_stage(config, memory)));
   MemoryEstimate most;
   const int sharing = ranks.sharding > 1 ? ranks.sharding : ranks.averaging;
   // Shards are rounded up for the first ranks; the last rank may get the rest.
