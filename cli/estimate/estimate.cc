@@ -243,7 +243,7 @@ std::vector<EstimateRow> rows_of_program(const EstimateRequest& request,
   ProgramEstimates estimates(request, config);
   if (!all) return {estimates.configured()};
   const Mesh mesh = groups::mesh_of(config, estimates.world_size(), 0);
-  const bool makes_pipeline = estimates.makes_pipeline();
+  const bool makes_pipeline = estimates.makes_pipeline("no");
   std::vector<EstimateRow> rows;
   for (const char* precision : {"no", "bf16"}) {
     for (const bool checkpointing : {false, true}) {

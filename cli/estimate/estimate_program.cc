@@ -93,13 +93,14 @@ Finished run_dry(const std::vector<std::string>& program, const config::ConfigRe
   return {read_whole(log), read_whole(output), status};
 }
 
-[[noreturn]] void throw_no_log(const std::string& program, int status) {
+[[noreturn]] void throw_no_log(const std::string& program, int status, int stage) {
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   const bool made_no_step = code == 0;
   throw Error(
       made_no_step ? ErrorCode::kUsage : ErrorCode::kUnsupported,
       made_no_step ? fmt::format("'{}' ended without a dry run of two optimizer steps", program)
-                   : fmt::format("'{}' ended with code {} in its dry run", program, code),
+                   : fmt::format("'{}' ended with code {} in its dry run{}", program, code,
+                                 stage > 0 ? fmt::format(" as stage {}", stage) : ""),
       {.subject = program,
        .hint = made_no_step
                    ? "it must prepare its model and optimizer with coupler::Accelerator and "
@@ -200,7 +201,7 @@ const estimate::StepLog& ProgramEstimates::log(const std::string& precision,
   const DryRun& made = run(precision, pattern, mesh, stage);
   if (made.log) return *made.log;
   std::fwrite(made.output.data(), 1, made.output.size(), stderr);
-  throw_no_log(request_.program[0], made.status);
+  throw_no_log(request_.program[0], made.status, stage);
 }
 
 std::string ProgramEstimates::refusal(const std::string& precision, const Mesh& mesh) {
@@ -212,8 +213,8 @@ std::string ProgramEstimates::refusal(const std::string& precision, const Mesh& 
   return "";
 }
 
-bool ProgramEstimates::makes_pipeline(const Mesh* mesh) {
-  return log(config_.training.mixed_precision, "", mesh).pipeline.stages > 0;
+bool ProgramEstimates::makes_pipeline(const std::string& precision, const Mesh* mesh) {
+  return log(precision, "", mesh).pipeline.stages > 0;
 }
 
 EstimateRow ProgramEstimates::row(const std::string& setting, const config::BackendConfig& backend,
@@ -244,17 +245,17 @@ EstimateRow ProgramEstimates::configured() {
              nullptr);
 }
 
-std::string ProgramEstimates::pattern() {
+std::string ProgramEstimates::pattern(const Mesh* mesh) {
   if (!config_.memory.activation_checkpointing.empty()) {
     return joined(config_.memory.activation_checkpointing);
   }
-  const estimate::StepLog& plain = log(config_.training.mixed_precision, "");
+  const estimate::StepLog& plain = log(config_.training.mixed_precision, "", mesh);
   // The balance loss of mixtures needs what checkpointing drops.
   const bool is_known = plain.models.size() == 1 && plain.experts == 0;
   std::string found = is_known ? estimate::repeated_modules(plain.models[0]) : "";
   // A stage of a pipeline has only some of the modules.
   for (int stage = 1; is_known && found.empty() && stage < plain.pipeline.stages; ++stage) {
-    const auto& models = log(config_.training.mixed_precision, "", nullptr, stage).models;
+    const auto& models = log(config_.training.mixed_precision, "", mesh, stage).models;
     found = estimate::repeated_modules(models.at(0));
   }
   return found;
@@ -269,7 +270,7 @@ uint64_t ProgramEstimates::experts() const {
 EstimateRow ProgramEstimates::of(const estimate::Setting& setting, const std::string& precision,
                                  bool checkpointing, const Mesh* mesh) {
   return row(setting.name, apply(setting, config_.backend), {}, precision,
-             checkpointing ? pattern() : "", mesh);
+             checkpointing ? pattern(mesh) : "", mesh);
 }
 
 }  // namespace coupler::cli

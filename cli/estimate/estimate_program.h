@@ -44,14 +44,13 @@ class ProgramEstimates {
   // under it, or the backend cannot shard as it says.
   EstimateRow of(const estimate::Setting& setting, const std::string& precision, bool checkpointing,
                  const Mesh* mesh = nullptr);
-  // Whether the program makes a pipeline, if only of one stage, on that mesh; null: on the
-  // configured one.
-  bool makes_pipeline(const Mesh* mesh = nullptr);
+  // Whether the program makes a pipeline, if only of one stage.
+  bool makes_pipeline(const std::string& precision, const Mesh* mesh = nullptr);
   // Why the program cannot be run dry under that mesh, in one line; "" if it can.
   std::string refusal(const std::string& precision, const Mesh& mesh);
   // The configured checkpointing patterns, else the repeated modules of the model; "" for none, and
   // for models with mixtures of experts.
-  std::string pattern();
+  std::string pattern(const Mesh* mesh = nullptr);
   // The most ranks over which the experts of the program's mixtures divide; 0: it has none, or no
   // dry run so far made a log.
   uint64_t experts() const;

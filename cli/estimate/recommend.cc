@@ -159,22 +159,27 @@ class Recommendation {
           format_byte_size(least_without_activations_));
       return false;
     }
+    const int stages = division.size("pipeline");
     const std::string why = estimates_.refusal(config_.training.mixed_precision, division);
-    if (why.empty()) return true;
+    if (why.empty()) {
+      most_stages_ = std::max(most_stages_, stages);
+      return true;
+    }
     refused_[name_of(division)] = why;
-    // A program that cannot be cut into these stages can neither into more, nor with other
-    // divisions.
-    if (division.size("pipeline") > 1 && division.size("expert+context+tensor") == 1)
-      refused_stages_ = division.size("pipeline");
+    // If the first mesh of that many stages is not possible, no mesh with as many or more is tried:
+    // each would take a dry run, and most programs make no pipeline at all.
+    if (stages > most_stages_) refused_stages_ = stages;
     return false;
   }
 
   std::optional<Choice> first_that_fits(const Mesh& division, bool disk) {
     for (const bool checkpointing : {false, true}) {
-      if (checkpointing && estimates_.pattern().empty()) continue;
+      if (checkpointing && estimates_.pattern(&division).empty()) continue;
       for (const estimate::Setting& setting : settings_) {
         if (setting.needs_disk != disk) continue;
-        if (setting.use != "auto" && estimates_.makes_pipeline(&division)) continue;
+        if (setting.use != "auto" &&
+            estimates_.makes_pipeline(config_.training.mixed_precision, &division))
+          continue;
         for (const Mesh& mesh : meshes_.of(division, setting.use != "auto")) {
           const EstimateRow row =
               estimates_.of(setting, config_.training.mixed_precision, checkpointing, &mesh);
@@ -215,7 +220,8 @@ class Recommendation {
   std::vector<Mesh> tried_;          // in order
   std::map<std::string, Need> needs_;
   std::map<std::string, std::string> refused_;  // why, by division
-  int refused_stages_ = INT_MAX;                // the smallest pipeline that is not possible
+  // The stages of the largest pipeline that is possible, and of the smallest that is not.
+  int most_stages_ = 1, refused_stages_ = INT_MAX;
   uint64_t least_without_activations_ = UINT64_MAX;
 };
 
