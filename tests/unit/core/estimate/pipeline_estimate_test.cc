@@ -142,6 +142,17 @@ TEST(PipelineEstimate, Stage_HoldsItsParametersAndTheMicroBatchesInFlight) {
   EXPECT_EQ(one.peak, 10 * kUnit + 10 * kUnit / 20);
 }
 
+// Without a program there is no step in which gradients come.
+TEST(PipelineEstimate, StageOfAModel_HasGradientsAndState) {
+  StepLog log{.mixed_precision = "no", .models = {}, .optimizer_factor = 2};
+  log.models.push_back(cut_model(model_of({1, 2}), {{0}, {1}}, 2).at(1));
+  log.pipeline = {.stages = 2, .stage = 1};
+  const MemoryEstimate estimate = estimate_memory(log, {}, {}, {});
+  EXPECT_EQ(estimate.of(MemoryCategory::kGradients), 2 * kUnit);
+  EXPECT_EQ(estimate.of(MemoryCategory::kOptimizer), 4 * kUnit);
+  EXPECT_EQ(estimate.peak, 8 * kUnit);
+}
+
 TEST(PipelineEstimate, SeveralPipelines_LeaveGradientsWhereTheyAre) {
   const StepLog log = log_of_a_stage();
   EXPECT_EQ(estimate_memory(log, {}, {.averaging = 4, .sharding = 1}, {}).peak,
