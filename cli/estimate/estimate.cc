@@ -302,9 +302,9 @@ Command estimate_command() {
            "weights. For a MODEL, activations are not counted.",
            "If [parallel] is configured, the estimate is that of a rank of the mesh: layers, "
            "experts and sequences are divided as in a job, and the output says which dimension "
-           "divides what. Every expert is assumed to get as many tokens as the others. Of a "
-           "pipeline, PROGRAM is run once for each stage, and the estimate is that of the stage "
-           "that needs most."},
+           "divides what. Every expert is assumed to get as many tokens as the others. PROGRAM "
+           "runs once for each stage of a pipeline, and the estimate is that of the stage that "
+           "needs most."},
       .notes = {"`coupler config recommend` picks the fastest setting that fits."},
       .examples = {"coupler estimate --world 4 -- ./train", "coupler estimate EleutherAI/gpt-j-6B"},
       .run = run_estimate};
