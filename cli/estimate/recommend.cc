@@ -56,7 +56,8 @@ class Meshes {
     fix("tensor", parallel.tensor, tensor_);
   }
 
-  // The divisions of a replica: meshes with data 1 or more, shard 1.
+  // The divisions of a replica: meshes with data 1 or more, shard 1. Pipelines only if there is a
+  // mesh with the configured data and shard: each of their stages takes a dry run.
   std::vector<Mesh> divisions() const {
     std::vector<Mesh> result;
     for (const int expert : divisors_of(ranks_)) {
@@ -64,14 +65,22 @@ class Meshes {
         for (const int pipeline : divisors_of(ranks_ / expert / context)) {
           if (expert > 1 && pipeline > 1) continue;
           for (const int tensor : divisors_of(ranks_ / expert / context / pipeline)) {
-            if (fits(expert_, expert) && fits(context_, context) && fits(pipeline_, pipeline) &&
-                fits(tensor_, tensor))
-              result.push_back(make(1, pipeline, expert, context, tensor));
+            if (!fits(expert_, expert) || !fits(context_, context) || !fits(pipeline_, pipeline) ||
+                !fits(tensor_, tensor))
+              continue;
+            const Mesh division = make(1, pipeline, expert, context, tensor);
+            if (pipeline == 1 || !of(division, /*shards=*/false).empty())
+              result.push_back(division);
           }
         }
       }
     }
     return result;
+  }
+
+  // The division if the chain of layers is not cut.
+  Mesh without_stages(const Mesh& division) const {
+    return make(1, 1, division.size("expert"), division.size("context"), division.size("tensor"));
   }
 
   // Whether a model has use for this size, unless the configuration asks for it. experts: the most
@@ -150,24 +159,25 @@ class Recommendation {
 
   bool is_possible(const Mesh& division) {
     if (division.size("pipeline+expert+context+tensor") == 1) return true;
+    const int stages = division.size("pipeline");
+    // Without stages it came earlier, and what rejected it there rejects it here.
+    if (stages > 1 && refused_.count(name_of(meshes_.without_stages(division))) != 0) return false;
     const bool known = least_without_activations_ != UINT64_MAX;
     if (known && division.size("context") > 1 && least_without_activations_ > request_.limit) {
-      if (division.size("pipeline") > 1) return false;  // for the same reason
       refused_[name_of(division)] = fmt::format(
           "even without any activations a rank needs {}, and context divides nothing "
           "else",
           format_byte_size(least_without_activations_));
       return false;
     }
-    const int stages = division.size("pipeline");
     const std::string why = estimates_.refusal(config_.training.mixed_precision, division);
     if (why.empty()) {
       most_stages_ = std::max(most_stages_, stages);
       return true;
     }
     refused_[name_of(division)] = why;
-    // If the first mesh of that many stages is not possible, no mesh with as many or more is tried:
-    // each would take a dry run, and most programs make no pipeline at all.
+    // Then no mesh with as many stages or more is tried: each would take a dry run, and most
+    // programs make no pipeline at all.
     if (stages > most_stages_) refused_stages_ = stages;
     return false;
   }
