@@ -18,9 +18,11 @@
 #include "cli/estimate/estimate_report.h"
 #include "cli/text/command.h"
 #include "cli/text/output.h"
+#include "estimate/cut_model.h"
 #include "estimate/divide_layers.h"
 #include "estimate/settings.h"
 #include "estimate/transformer.h"
+#include "groups/mesh.h"
 #include "hub/model_files.h"
 #include "sharding/tensor_plan.h"
 #include "weights/open_weights.h"
@@ -132,9 +134,34 @@ void divide_model(estimate::LoggedModel& model, const config::Config& config, co
   estimate::divide_layers(model, {plan, own}, ranks);
 }
 
-// parallel.shard needs a backend that shards, and parallel.expert one that does not.
+// parallel.shard needs a backend that shards, experts and pipelines one that does not.
 bool fits_mesh(const estimate::Setting& setting, const Mesh& mesh) {
-  return mesh.size(setting.use == "auto" ? "shard" : "expert") == 1;
+  return mesh.size(setting.use == "auto" ? "shard" : "pipeline+expert") == 1;
+}
+
+// The log of each stage of parallel.pipeline; of the model itself if it is not divided into stages.
+std::vector<estimate::StepLog> logs_of_stages(const estimate::StepLog& log, const Mesh& mesh,
+                                              const std::string& name,
+                                              const estimate::LayerChain& chain) {
+  const int stages = mesh.size("pipeline");
+  if (stages == 1) return {log};
+  if (chain.empty()) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("parallel.pipeline is {}, but '{}' does not say which layers follow one "
+                    "another",
+                    stages, name),
+        {.subject = "parallel.pipeline",
+         .hint = "estimate from the model's config.json if it is a decoder, or from a "
+                 "program that trains it"});
+  }
+  std::vector<estimate::StepLog> result;
+  for (estimate::LoggedModel& part : estimate::cut_model(log.models[0], chain, stages)) {
+    estimate::StepLog& of_stage = result.emplace_back(log);
+    of_stage.models[0] = std::move(part);
+    of_stage.pipeline = {.stages = stages, .stage = static_cast<int>(result.size()) - 1};
+  }
+  return result;
 }
 
 // What to print for a checkpoint or a config.json. Throws Error naming the file and what is wrong.
@@ -145,15 +172,17 @@ std::string estimate_model(const Arguments& arguments, const EstimateRequest& re
       fs::path(path).extension() == ".json" && path.find(".index.json") == std::string::npos;
   const int world_size =
       static_cast<int>(request.world_size > 0 ? request.world_size : config.launch.processes);
-  const Mesh mesh = mesh_to_estimate(config, world_size);
+  const Mesh mesh = groups::mesh_of(config, world_size, 0);
   uint64_t stored = 0;
   estimate::StepLog log{
       .mixed_precision = "no", .models = {}, .optimizer = "AdamW", .optimizer_factor = 2};
   std::vector<sharding::PlannedLayers> own_plan;
+  estimate::LayerChain chain;
   if (is_config) {
     const std::string text = read_config_json(path);
     log.models.push_back(estimate::transformer_of(text, name));
     own_plan = estimate::plan_of_transformer(text, name, mesh.size("tensor"));
+    chain = estimate::chain_of_transformer(text, name);
   } else {
     log.models.push_back(model_of_weights(path, name, stored));
   }
@@ -162,6 +191,7 @@ std::string estimate_model(const Arguments& arguments, const EstimateRequest& re
   for (const estimate::LoggedParameter& p : model.parameters) elements += p.numel();
   const Layer largest = largest_layer(model);
   divide_model(model, config, mesh, name, own_plan);
+  const std::vector<estimate::StepLog> stages = logs_of_stages(log, mesh, name, chain);
   std::vector<EstimateRow> rows;
   for (const estimate::Setting& setting : estimate::known_settings(config.backend, request.disk)) {
     if (!fits_mesh(setting, mesh)) continue;
@@ -171,9 +201,12 @@ std::string estimate_model(const Arguments& arguments, const EstimateRequest& re
     row.world_size = world_size;
     row.mesh = mesh;
     row.activations_counted = false;
-    row.memory = estimate::estimate_memory(log, apply(setting, config.backend),
-                                           estimate::sharing_ranks(mesh), config.communication);
-    count_elements(log, row);
+    for (const estimate::StepLog& stage : stages) {
+      take_estimate(stage,
+                    estimate::estimate_memory(stage, apply(setting, config.backend),
+                                              estimate::sharing_ranks(mesh), config.communication),
+                    row);
+    }
   }
   struct Type {
     const char* name;
@@ -209,14 +242,15 @@ std::vector<EstimateRow> rows_of_program(const EstimateRequest& request,
                                          const config::Config& config, bool all) {
   ProgramEstimates estimates(request, config);
   if (!all) return {estimates.configured()};
-  const Mesh mesh = mesh_to_estimate(config, estimates.world_size());
+  const Mesh mesh = groups::mesh_of(config, estimates.world_size(), 0);
+  const bool makes_pipeline = estimates.makes_pipeline("no");
   std::vector<EstimateRow> rows;
   for (const char* precision : {"no", "bf16"}) {
     for (const bool checkpointing : {false, true}) {
       if (checkpointing && estimates.pattern().empty()) continue;
       for (const estimate::Setting& setting :
            estimate::known_settings(config.backend, request.disk)) {
-        if (!fits_mesh(setting, mesh)) continue;
+        if (!fits_mesh(setting, mesh) || (makes_pipeline && setting.use != "auto")) continue;
         rows.push_back(estimates.of(setting, precision, checkpointing));
       }
     }
@@ -268,8 +302,9 @@ Command estimate_command() {
            "weights. For a MODEL, activations are not counted.",
            "If [parallel] is configured, the estimate is that of a rank of the mesh: layers, "
            "experts and sequences are divided as in a job, and the output says which dimension "
-           "divides what. Every expert is assumed to get as many tokens as the others. Pipelines "
-           "are not estimated."},
+           "divides what. Every expert is assumed to get as many tokens as the others. PROGRAM "
+           "runs once for each stage of a pipeline, and the estimate is that of the stage that "
+           "needs most."},
       .notes = {"`coupler config recommend` picks the fastest setting that fits."},
       .examples = {"coupler estimate --world 4 -- ./train", "coupler estimate EleutherAI/gpt-j-6B"},
       .run = run_estimate};

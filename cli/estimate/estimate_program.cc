@@ -52,11 +52,12 @@ std::string read_whole(const UniqueFd& file) {
 }
 
 std::vector<std::string> environment(const config::ConfigRequest& config,
-                                     const std::vector<std::string>& more, int log) {
+                                     const std::vector<std::string>& more, int stage, int log) {
   std::vector<std::string> overrides = config.overrides;
   overrides.insert(overrides.end(), more.begin(), more.end());
   Variables added = {{"COUPLER_OVERRIDES", joined_overrides(overrides)},
-                     {"COUPLER_ESTIMATE", fmt::format("/dev/fd/{}", log)}};
+                     {"COUPLER_ESTIMATE", fmt::format("/dev/fd/{}", log)},
+                     {"COUPLER_ESTIMATE_STAGE", fmt::to_string(stage)}};
   if (config.file) {
     added["COUPLER_CONFIG_FILE"] = std::filesystem::absolute(*config.file).string();
   }
@@ -64,18 +65,19 @@ std::vector<std::string> environment(const config::ConfigRequest& config,
 }
 
 // Runs the program as one process and returns what it left: the text of a log, and its output.
-// config: the file and overrides of the command line; more: overrides that follow them.
+// config: the file and overrides of the command line; more: overrides that follow them. stage: of a
+// pipeline, that the process stands for.
 struct Finished {
   std::string log, output;
   int status = 0;
 };
 Finished run_dry(const std::vector<std::string>& program, const config::ConfigRequest& config,
-                 const std::vector<std::string>& more) {
+                 const std::vector<std::string>& more, int stage) {
   const UniqueFd log = memory_file("coupler-estimate"), output = memory_file("coupler-output");
   ChildCommand command;
   command.path = find_program(program.at(0));
   command.arguments = program;
-  command.environment = environment(config, more, log.get());
+  command.environment = environment(config, more, stage, log.get());
   const UniqueFd input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   command.standard_input = input.get();
   command.standard_output = command.standard_error = output.get();
@@ -91,13 +93,14 @@ Finished run_dry(const std::vector<std::string>& program, const config::ConfigRe
   return {read_whole(log), read_whole(output), status};
 }
 
-[[noreturn]] void throw_no_log(const std::string& program, int status) {
+[[noreturn]] void throw_no_log(const std::string& program, int status, int stage) {
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   const bool made_no_step = code == 0;
   throw Error(
       made_no_step ? ErrorCode::kUsage : ErrorCode::kUnsupported,
       made_no_step ? fmt::format("'{}' ended without a dry run of two optimizer steps", program)
-                   : fmt::format("'{}' ended with code {} in its dry run", program, code),
+                   : fmt::format("'{}' ended with code {} in its dry run{}", program, code,
+                                 stage > 0 ? fmt::format(" as stage {}", stage) : ""),
       {.subject = program,
        .hint = made_no_step
                    ? "it must prepare its model and optimizer with coupler::Accelerator and "
@@ -126,7 +129,7 @@ std::vector<std::string> mesh_overrides(const Mesh& mesh) {
           fmt::format("parallel.expert={}", mesh.size("expert")),
           "parallel.data=rest",
           "parallel.shard=1",
-          "parallel.pipeline=1"};
+          fmt::format("parallel.pipeline={}", mesh.size("pipeline"))};
 }
 
 std::string joined(const std::vector<std::string>& patterns) {
@@ -165,27 +168,17 @@ EstimateRequest read_estimate_request(const Arguments& arguments) {
   return request;
 }
 
-Mesh mesh_to_estimate(const config::Config& config, int world_size) {
-  Mesh mesh = groups::mesh_of(config, world_size, 0);
-  if (mesh.size("pipeline") == 1) return mesh;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("parallel.pipeline is {}, but the memory of a pipeline's stages is not "
-                          "estimated",
-                          mesh.size("pipeline")),
-              {.subject = "parallel.pipeline", .hint = "estimate with -o parallel.pipeline=1"});
-}
-
 ProgramEstimates::ProgramEstimates(const EstimateRequest& request, const config::Config& config)
     : request_(request),
       config_(config),
       world_size_(
           static_cast<int>(request.world_size > 0 ? request.world_size : config.launch.processes)) {
-  mesh_to_estimate(config, world_size_);
+  groups::mesh_of(config, world_size_, 0);
 }
 
 const ProgramEstimates::DryRun& ProgramEstimates::run(const std::string& precision,
-                                                      const std::string& pattern,
-                                                      const Mesh* mesh) {
+                                                      const std::string& pattern, const Mesh* mesh,
+                                                      int stage) {
   std::vector<std::string> overrides = {
       fmt::format("training.mixed_precision={}", precision),
       fmt::format("memory.activation_checkpointing={}", pattern.empty() ? "[]" : pattern),
@@ -193,42 +186,56 @@ const ProgramEstimates::DryRun& ProgramEstimates::run(const std::string& precisi
   if (mesh != nullptr) {
     for (std::string& override : mesh_overrides(*mesh)) overrides.push_back(std::move(override));
   }
-  const auto known = runs_.find(overrides);
+  const auto known = runs_.find({stage, overrides});
   if (known != runs_.end()) return known->second;
-  Finished finished = run_dry(request_.program, request_.config, overrides);
+  Finished finished = run_dry(request_.program, request_.config, overrides, stage);
   DryRun made{.output = std::move(finished.output), .status = finished.status};
   if (!finished.log.empty()) made.log = estimate::read_step_log(finished.log);
-  return runs_.emplace(std::move(overrides), std::move(made)).first->second;
+  return runs_.emplace(std::pair(stage, std::move(overrides)), std::move(made)).first->second;
 }
 
 // If the program fails, its output goes to standard error.
 const estimate::StepLog& ProgramEstimates::log(const std::string& precision,
-                                               const std::string& pattern, const Mesh* mesh) {
-  const DryRun& made = run(precision, pattern, mesh);
+                                               const std::string& pattern, const Mesh* mesh,
+                                               int stage) {
+  const DryRun& made = run(precision, pattern, mesh, stage);
   if (made.log) return *made.log;
   std::fwrite(made.output.data(), 1, made.output.size(), stderr);
-  throw_no_log(request_.program[0], made.status);
+  throw_no_log(request_.program[0], made.status, stage);
 }
 
 std::string ProgramEstimates::refusal(const std::string& precision, const Mesh& mesh) {
-  const DryRun& made = run(precision, "", &mesh);
-  return made.log ? "" : error_in(made.output);
+  for (int stage = 0, stages = 1; stage < stages; ++stage) {
+    const DryRun& made = run(precision, "", &mesh, stage);
+    if (!made.log) return error_in(made.output);
+    stages = std::max(stages, made.log->pipeline.stages);
+  }
+  return "";
+}
+
+bool ProgramEstimates::makes_pipeline(const std::string& precision, const Mesh* mesh) {
+  return log(precision, "", mesh).pipeline.stages > 0;
 }
 
 EstimateRow ProgramEstimates::row(const std::string& setting, const config::BackendConfig& backend,
                                   const config::MemoryConfig& memory, const std::string& precision,
                                   const std::string& pattern, const Mesh* mesh) {
-  const estimate::StepLog& made = log(precision, pattern, mesh);
-  const Mesh seen = mesh != nullptr ? *mesh : Mesh(made.mesh, 0);
-  EstimateRow result{
-      .setting = setting,
-      .precision = precision,
-      .checkpointing = pattern,
-      .world_size = world_size_,
-      .mesh = seen,
-      .memory = estimate::estimate_memory(made, backend, estimate::sharing_ranks(seen),
-                                          config_.communication, memory)};
-  count_elements(made, result);
+  const estimate::StepLog& first = log(precision, pattern, mesh);
+  const Mesh seen = mesh != nullptr ? *mesh : Mesh(first.mesh, 0);
+  EstimateRow result{.setting = setting,
+                     .precision = precision,
+                     .checkpointing = pattern,
+                     .world_size = world_size_,
+                     .mesh = seen};
+  const auto estimate_of = [&](const estimate::StepLog& made) {
+    return estimate::estimate_memory(made, backend, estimate::sharing_ranks(seen),
+                                     config_.communication, memory);
+  };
+  take_estimate(first, estimate_of(first), result);
+  for (int stage = 1; stage < first.pipeline.stages; ++stage) {
+    const estimate::StepLog& made = log(precision, pattern, mesh, stage);
+    take_estimate(made, estimate_of(made), result);
+  }
   return result;
 }
 
@@ -238,14 +245,20 @@ EstimateRow ProgramEstimates::configured() {
              nullptr);
 }
 
-std::string ProgramEstimates::pattern() {
+std::string ProgramEstimates::pattern(const Mesh* mesh) {
   if (!config_.memory.activation_checkpointing.empty()) {
     return joined(config_.memory.activation_checkpointing);
   }
-  const estimate::StepLog& plain = log(config_.training.mixed_precision, "");
+  const estimate::StepLog& plain = log(config_.training.mixed_precision, "", mesh);
   // The balance loss of mixtures needs what checkpointing drops.
   const bool is_known = plain.models.size() == 1 && plain.experts == 0;
-  return is_known ? estimate::repeated_modules(plain.models[0]) : "";
+  std::string found = is_known ? estimate::repeated_modules(plain.models[0]) : "";
+  // A stage of a pipeline has only some of the modules.
+  for (int stage = 1; is_known && found.empty() && stage < plain.pipeline.stages; ++stage) {
+    const auto& models = log(config_.training.mixed_precision, "", mesh, stage).models;
+    found = estimate::repeated_modules(models.at(0));
+  }
+  return found;
 }
 
 uint64_t ProgramEstimates::experts() const {
@@ -257,7 +270,7 @@ uint64_t ProgramEstimates::experts() const {
 EstimateRow ProgramEstimates::of(const estimate::Setting& setting, const std::string& precision,
                                  bool checkpointing, const Mesh* mesh) {
   return row(setting.name, apply(setting, config_.backend), {}, precision,
-             checkpointing ? pattern() : "", mesh);
+             checkpointing ? pattern(mesh) : "", mesh);
 }
 
 }  // namespace coupler::cli

@@ -1,5 +1,5 @@
-// The dry runs of one program, one per requested precision, checkpointing pattern and mesh, and the
-// memory that settings need according to them. Single-threaded.
+// The dry runs of one program, one per requested precision, checkpointing pattern, mesh and stage
+// of a pipeline, and the memory that settings need according to them. Single-threaded.
 #pragma once
 
 #include <coupler/processes.h>
@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/estimate/estimate_report.h"
@@ -43,11 +44,13 @@ class ProgramEstimates {
   // under it, or the backend cannot shard as it says.
   EstimateRow of(const estimate::Setting& setting, const std::string& precision, bool checkpointing,
                  const Mesh* mesh = nullptr);
+  // Whether the program makes a pipeline, if only of one stage.
+  bool makes_pipeline(const std::string& precision, const Mesh* mesh = nullptr);
   // Why the program cannot be run dry under that mesh, in one line; "" if it can.
   std::string refusal(const std::string& precision, const Mesh& mesh);
   // The configured checkpointing patterns, else the repeated modules of the model; "" for none, and
   // for models with mixtures of experts.
-  std::string pattern();
+  std::string pattern(const Mesh* mesh = nullptr);
   // The most ranks over which the experts of the program's mixtures divide; 0: it has none, or no
   // dry run so far made a log.
   uint64_t experts() const;
@@ -59,9 +62,10 @@ class ProgramEstimates {
     std::string output;  // of a program that made none
     int status = 0;
   };
-  const DryRun& run(const std::string& precision, const std::string& pattern, const Mesh* mesh);
+  const DryRun& run(const std::string& precision, const std::string& pattern, const Mesh* mesh,
+                    int stage = 0);
   const estimate::StepLog& log(const std::string& precision, const std::string& pattern,
-                               const Mesh* mesh = nullptr);
+                               const Mesh* mesh = nullptr, int stage = 0);
   EstimateRow row(const std::string& setting, const config::BackendConfig& backend,
                   const config::MemoryConfig& memory, const std::string& precision,
                   const std::string& pattern, const Mesh* mesh);
@@ -69,12 +73,8 @@ class ProgramEstimates {
   const EstimateRequest& request_;
   const config::Config& config_;
   const int world_size_;
-  // By what the program is run with: overrides of its configuration.
-  std::map<std::vector<std::string>, DryRun> runs_;
+  // By what the program is run with: the stage, and overrides of its configuration.
+  std::map<std::pair<int, std::vector<std::string>>, DryRun> runs_;
 };
-
-// The mesh of world_size ranks that config describes. Throws Error(kConfig) if there is none, and
-// Error(kUnsupported) for dimensions that are not estimated.
-Mesh mesh_to_estimate(const config::Config& config, int world_size);
 
 }  // namespace coupler::cli

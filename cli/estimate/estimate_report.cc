@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/units.h"
 #include "cli/text/output.h"
+#include "sharding/pipeline_schedule.h"
 
 namespace coupler::cli {
 namespace {
@@ -38,7 +42,7 @@ std::string fits_limit(const EstimateRow& row, uint64_t limit) {
 // What each dimension larger than 1 divides; "" for a mesh of replicas alone.
 std::string mesh_text(const EstimateRow& row) {
   const auto size = [&](const char* dimension) { return row.mesh.size(dimension); };
-  if (size("shard+expert+context+tensor") == 1) return "";
+  if (size("pipeline+shard+expert+context+tensor") == 1) return "";
   const bool both = size("expert") > 1 && size("tensor") > 1;
   const std::string kept =
       fmt::format("{} of {} elements, their gradients and state", row.elements, row.whole_elements);
@@ -46,14 +50,43 @@ std::string mesh_text(const EstimateRow& row) {
   const auto add = [&](const char* dimension, const std::string& what) {
     if (size(dimension) > 1) table.push_back({dimension, fmt::format("{}", size(dimension)), what});
   };
+  const bool staged = size("pipeline") > 1;
+  add("pipeline", fmt::format("the chain of layers: {}", kept));
   add("data", "samples");
   add("shard", "samples, and of the model what the setting shards");
   add("expert", both ? "samples, and the experts of mixtures"
                      : fmt::format("samples, and the experts of mixtures: {}", kept));
   add("context", "sequences: the activations within context_parallel()");
-  add("tensor", fmt::format("layers: {}{}{}", both ? "with experts " : "", kept,
-                            row.activations_counted ? ", activations" : ""));
+  add("tensor", fmt::format("{}{}{}",
+                            staged ? "each of these layers"
+                            : both ? "layers: with experts "
+                                   : "layers: ",
+                            staged ? "" : kept, row.activations_counted ? ", activations" : ""));
   return "\n" + format_table(table);
+}
+
+std::string pipeline_text(const EstimateRow& row) {
+  const estimate::LoggedPipeline& pipeline = row.pipeline;
+  const std::string several = pipeline.virtual_stages == 1
+                                  ? ""
+                                  : fmt::format(" and {} virtual stages", pipeline.virtual_stages);
+  return fmt::format(
+      "A pipeline of {} stages, with {} micro-batch{}{}: ranks wait {} % of the time while it "
+      "fills and drains.\n",
+      pipeline.stages, pipeline.micro_batches, pipeline.micro_batches == 1 ? "" : "es", several,
+      idle_percent(row));
+}
+
+// The peak of each stage; "" without a pipeline.
+std::string stages_text(const EstimateRow& row) {
+  if (row.stage_peaks.empty()) return "";
+  std::vector<std::vector<std::string>> table = {{"stage", "peak"}};
+  for (size_t stage = 0; stage < row.stage_peaks.size(); ++stage) {
+    const bool is_shown = static_cast<int>(stage) == row.pipeline.stage;
+    table.push_back({fmt::format("{}{}", stage, is_shown ? ", as above" : ""),
+                     size_text(row.stage_peaks[stage])});
+  }
+  return "\n" + (row.activations_counted ? pipeline_text(row) + "\n" : "") + format_table(table);
 }
 
 std::string one(const EstimateRow& row, uint64_t limit) {
@@ -76,7 +109,7 @@ std::string one(const EstimateRow& row, uint64_t limit) {
     text += fmt::format("\nThe largest unit, {}, is {} when gathered.\n", memory.largest_unit_name,
                         format_byte_size(memory.largest_unit));
   }
-  text += mesh_text(row);
+  text += stages_text(row) + mesh_text(row);
   if (!row.activations_counted) text += kNotCounted;
   if (limit > 0) {
     text += fmt::format("\nIt {} within {}.\n", memory.peak <= limit ? "fits" : "does not fit",
@@ -92,6 +125,7 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
   heading.insert(heading.end(), {"largest unit", "process"});
   std::vector<std::vector<std::string>> table = {heading};
   bool counted = true;
+  const EstimateRow& first = rows.front();
   for (const EstimateRow& row : rows) {
     std::vector<std::string> cells = {row.setting, row.precision,
                                       row.checkpointing.empty() ? "-" : row.checkpointing,
@@ -104,14 +138,22 @@ std::string many(const std::vector<EstimateRow>& rows, uint64_t limit) {
     counted = counted && row.activations_counted;
   }
   return fmt::format(
-      "Each rank of {}: its peak, and the maximum of each part on its own.\n\n{}{}{}",
-      rows.front().world_size, format_table(table), mesh_text(rows.front()),
-      counted ? "" : kNotCounted);
+      "Each rank of {}{}: its peak, and the maximum of each part on its own.\n\n{}{}{}{}",
+      first.world_size,
+      first.stage_peaks.empty() ? "" : ", at the stage of the pipeline that needs most",
+      format_table(table), first.stage_peaks.empty() || !counted ? "" : "\n" + pipeline_text(first),
+      mesh_text(first), counted ? "" : kNotCounted);
 }
 
 }  // namespace
 
-void count_elements(const estimate::StepLog& log, EstimateRow& row) {
+void take_estimate(const estimate::StepLog& log, estimate::MemoryEstimate memory,
+                   EstimateRow& row) {
+  if (log.pipeline.stages > 1) row.stage_peaks.push_back(memory.peak);
+  const bool is_first = row.whole_elements == 0;
+  if (!is_first && memory.peak <= row.memory.peak) return;
+  row.memory = std::move(memory);
+  row.pipeline = log.pipeline;
   row.whole_elements = row.elements = 0;
   for (const estimate::LoggedModel& model : log.models) {
     for (const estimate::LoggedParameter& p : model.parameters) {
@@ -119,6 +161,13 @@ void count_elements(const estimate::StepLog& log, EstimateRow& row) {
       row.whole_elements += p.whole_bytes() / p.element_size;
     }
   }
+}
+
+int idle_percent(const EstimateRow& row) {
+  const estimate::LoggedPipeline& pipeline = row.pipeline;
+  return static_cast<int>(
+      std::lround(100 * sharding::idle_share(std::max(pipeline.stages, 1), pipeline.micro_batches,
+                                             pipeline.virtual_stages)));
 }
 
 std::string estimate_text(const std::vector<EstimateRow>& rows, uint64_t limit) {
@@ -150,6 +199,15 @@ nlohmann::json estimate_json(const std::vector<EstimateRow>& rows, uint64_t limi
       const auto part = static_cast<size_t>(name.part);
       entry["most_bytes"][name.key] = memory.most[part];
       entry["at_peak_bytes"][name.key] = memory.at_peak[part];
+    }
+    if (!row.stage_peaks.empty()) {
+      entry["pipeline"] = {{"stage", row.pipeline.stage},
+                           {"stage_peak_bytes", row.stage_peaks},
+                           {"virtual_stages", row.pipeline.virtual_stages}};
+      if (row.activations_counted) {
+        entry["pipeline"]["micro_batches"] = row.pipeline.micro_batches;
+        entry["pipeline"]["idle_percent"] = idle_percent(row);
+      }
     }
     if (limit > 0) entry["fits"] = memory.peak <= limit;
     result["estimates"].push_back(std::move(entry));

@@ -25,10 +25,17 @@ struct EstimateRow {
   uint64_t whole_elements = 0, elements = 0;
   bool activations_counted = true;
   estimate::MemoryEstimate memory;
+  // Of a pipeline of several stages: all others are about the stage that needs most,
+  // pipeline.stage.
+  std::vector<uint64_t> stage_peaks = {};
+  estimate::LoggedPipeline pipeline = {};
 };
 
-// Counts the elements of the row.
-void count_elements(const estimate::StepLog& log, EstimateRow& row);
+// Puts what a rank with this log needs into the row. Of a pipeline, call it for each stage in
+// order.
+void take_estimate(const estimate::StepLog& log, estimate::MemoryEstimate memory, EstimateRow& row);
+// In percent: the time in which the row's ranks wait while their pipeline fills and drains.
+int idle_percent(const EstimateRow& row);
 
 // limit: in bytes; 0 for none.
 std::string estimate_text(const std::vector<EstimateRow>& rows, uint64_t limit);

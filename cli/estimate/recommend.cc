@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -34,8 +35,10 @@ std::vector<int> divisors_of(int number) {
 }
 
 // The meshes of all ranks, cheapest first: what divides replicas exchanges more than what divides
-// samples, and of these tensor less than context (docs/parallelism.md). Experts come last: a step
-// waits for the rank whose experts get most tokens, and no backend that shards goes with them.
+// samples, and of these tensor less than context (docs/parallelism.md). Pipelines come between
+// these two: on one machine, waiting while they fill and drain costs more than a tensor group's
+// exchange, but they divide all that a rank keeps. Experts come last: a step waits for the rank
+// whose experts get most tokens. No backend that shards goes with experts or pipelines.
 class Meshes {
  public:
   // Sizes that the configuration sets stay.
@@ -45,6 +48,7 @@ class Meshes {
       const bool is_set = config.sources.count(std::string("parallel.") + name) != 0;
       if (is_set && !size.is_rest()) fixed = static_cast<int>(size.ranks);
     };
+    fix("pipeline", parallel.pipeline, pipeline_);
     fix("data", parallel.data, data_);
     fix("shard", parallel.shard, shard_);
     fix("expert", parallel.expert, expert_);
@@ -52,18 +56,31 @@ class Meshes {
     fix("tensor", parallel.tensor, tensor_);
   }
 
-  // The divisions of a replica: meshes with data 1 or more, shard 1.
+  // The divisions of a replica: meshes with data 1 or more, shard 1. Pipelines only if there is a
+  // mesh with the configured data and shard: each of their stages takes a dry run.
   std::vector<Mesh> divisions() const {
     std::vector<Mesh> result;
     for (const int expert : divisors_of(ranks_)) {
       for (const int context : divisors_of(ranks_ / expert)) {
-        for (const int tensor : divisors_of(ranks_ / expert / context)) {
-          if (fits(expert_, expert) && fits(context_, context) && fits(tensor_, tensor))
-            result.push_back(make(1, expert, context, tensor));
+        for (const int pipeline : divisors_of(ranks_ / expert / context)) {
+          if (expert > 1 && pipeline > 1) continue;
+          for (const int tensor : divisors_of(ranks_ / expert / context / pipeline)) {
+            if (!fits(expert_, expert) || !fits(context_, context) || !fits(pipeline_, pipeline) ||
+                !fits(tensor_, tensor))
+              continue;
+            const Mesh division = make(1, pipeline, expert, context, tensor);
+            if (pipeline == 1 || !of(division, /*shards=*/false).empty())
+              result.push_back(division);
+          }
         }
       }
     }
     return result;
+  }
+
+  // The division if the chain of layers is not cut.
+  Mesh without_stages(const Mesh& division) const {
+    return make(1, 1, division.size("expert"), division.size("context"), division.size("tensor"));
   }
 
   // Whether a model has use for this size, unless the configuration asks for it. experts: the most
@@ -76,28 +93,30 @@ class Meshes {
   // Those of a division, with replicas that are sharded or not; smaller groups exchange less. If
   // the configuration sets shard to 1, the backend shards over all ranks that average gradients.
   std::vector<Mesh> of(const Mesh& division, bool shards) const {
-    const int expert = division.size("expert"), context = division.size("context"),
-              tensor = division.size("tensor");
-    const int rest = ranks_ / expert / context / tensor;
+    const int pipeline = division.size("pipeline"), expert = division.size("expert"),
+              context = division.size("context"), tensor = division.size("tensor");
+    const int rest = ranks_ / pipeline / expert / context / tensor;
     std::vector<Mesh> result;
-    if (shards && expert > 1) return result;
-    if (shards && shard_ == 1 && fits(data_, rest)) return {make(1, 1, context, tensor)};
+    if (shards && (expert > 1 || pipeline > 1)) return result;
+    if (shards && shard_ == 1 && fits(data_, rest)) return {make(1, 1, 1, context, tensor)};
     for (const int shard : divisors_of(rest)) {
       if ((shard > 1) != (shards && rest > 1)) continue;
       if (fits(shard_, shard) && fits(data_, rest / shard))
-        result.push_back(make(shard, expert, context, tensor));
+        result.push_back(make(shard, pipeline, expert, context, tensor));
     }
     return result;
   }
 
  private:
   static bool fits(int fixed, int size) { return fixed == 0 || fixed == size; }
-  Mesh make(int shard, int expert, int context, int tensor) const {
-    return {{1, ranks_ / shard / expert / context / tensor, shard, expert, context, tensor}, 0};
+  Mesh make(int shard, int pipeline, int expert, int context, int tensor) const {
+    const int data = ranks_ / shard / pipeline / expert / context / tensor;
+    return {{pipeline, data, shard, expert, context, tensor}, 0};
   }
 
   const int ranks_;
-  int data_ = 0, shard_ = 0, expert_ = 0, context_ = 0, tensor_ = 0;  // 0: any
+  // 0: any
+  int pipeline_ = 0, data_ = 0, shard_ = 0, expert_ = 0, context_ = 0, tensor_ = 0;
 };
 
 // "data 2 x shard 2"; "1 rank".
@@ -124,7 +143,7 @@ class Recommendation {
       for (const Mesh& division : meshes_.divisions()) {
         if (!meshes_.has_use_for(division.size("expert"), estimates_.experts())) continue;
         looked_at_.insert(name_of(division));
-        if (!is_possible(division)) continue;
+        if (division.size("pipeline") >= refused_stages_ || !is_possible(division)) continue;
         if (const auto choice = first_that_fits(division, disk)) return toml_of(*choice);
       }
     }
@@ -139,7 +158,10 @@ class Recommendation {
   };
 
   bool is_possible(const Mesh& division) {
-    if (division.size("expert+context+tensor") == 1) return true;
+    if (division.size("pipeline+expert+context+tensor") == 1) return true;
+    const int stages = division.size("pipeline");
+    // Without stages it came earlier, and what rejected it there rejects it here.
+    if (stages > 1 && refused_.count(name_of(meshes_.without_stages(division))) != 0) return false;
     const bool known = least_without_activations_ != UINT64_MAX;
     if (known && division.size("context") > 1 && least_without_activations_ > request_.limit) {
       refused_[name_of(division)] = fmt::format(
@@ -149,15 +171,25 @@ class Recommendation {
       return false;
     }
     const std::string why = estimates_.refusal(config_.training.mixed_precision, division);
-    if (!why.empty()) refused_[name_of(division)] = why;
-    return why.empty();
+    if (why.empty()) {
+      most_stages_ = std::max(most_stages_, stages);
+      return true;
+    }
+    refused_[name_of(division)] = why;
+    // Then no mesh with as many stages or more is tried: each would take a dry run, and most
+    // programs make no pipeline at all.
+    if (stages > most_stages_) refused_stages_ = stages;
+    return false;
   }
 
   std::optional<Choice> first_that_fits(const Mesh& division, bool disk) {
     for (const bool checkpointing : {false, true}) {
-      if (checkpointing && estimates_.pattern().empty()) continue;
+      if (checkpointing && estimates_.pattern(&division).empty()) continue;
       for (const estimate::Setting& setting : settings_) {
         if (setting.needs_disk != disk) continue;
+        if (setting.use != "auto" &&
+            estimates_.makes_pipeline(config_.training.mixed_precision, &division))
+          continue;
         for (const Mesh& mesh : meshes_.of(division, setting.use != "auto")) {
           const EstimateRow row =
               estimates_.of(setting, config_.training.mixed_precision, checkpointing, &mesh);
@@ -198,6 +230,8 @@ class Recommendation {
   std::vector<Mesh> tried_;          // in order
   std::map<std::string, Need> needs_;
   std::map<std::string, std::string> refused_;  // why, by division
+  // The stages of the largest pipeline that is possible, and of the smallest that is not.
+  int most_stages_ = 1, refused_stages_ = INT_MAX;
   uint64_t least_without_activations_ = UINT64_MAX;
 };
 
@@ -211,7 +245,18 @@ std::string Recommendation::reasons(const Choice& choice) const {
   const bool first = tried_.empty() && refused_.empty();
   say(fmt::format("Chosen: {}, {}.", name_of(choice.mesh),
                   first ? "the mesh that exchanges least, and it fits"
-                        : "since no mesh that exchanges less fits with a setting as fast"));
+                  : choice.mesh.size("pipeline") > 1
+                      ? "since no mesh that costs less time fits"
+                      : "since no mesh that exchanges less fits with a setting as fast"));
+  if (!choice.row.stage_peaks.empty()) {
+    const estimate::LoggedPipeline& pipeline = choice.row.pipeline;
+    say(fmt::format(
+        "Its ranks wait {} % of the time while the pipeline fills and drains: it has {} "
+        "micro-batch{}, and more of them make it less. Of its {} stages, stage {} needs "
+        "most.",
+        idle_percent(choice.row), pipeline.micro_batches, pipeline.micro_batches == 1 ? "" : "es",
+        pipeline.stages, pipeline.stage));
+  }
   for (const Mesh& mesh : tried_) {
     if (name_of(mesh) == name_of(choice.mesh)) continue;
     const Need& need = needs_.at(name_of(mesh));
@@ -226,18 +271,19 @@ std::string Recommendation::reasons(const Choice& choice) const {
     const auto is_larger = [&](const char* dimension) {
       return division.size(dimension) > choice.mesh.size(dimension);
     };
-    const std::string dimension = is_larger("expert")    ? "expert"
-                                  : is_larger("context") ? "context"
-                                                         : "tensor";
+    const std::string dimension = is_larger("expert")     ? "expert"
+                                  : is_larger("context")  ? "context"
+                                  : is_larger("pipeline") ? "pipeline"
+                                                          : "tensor";
     dearer[dimension].insert(division.size(dimension));
   }
   for (const auto& [dimension, sizes] : dearer) {
     say(fmt::format("Not needed: {} {}, with which {}.", dimension, fmt::join(sizes, ", "),
-                    dimension == "tensor"   ? "activations are exchanged twice in each block"
-                    : dimension == "expert" ? "tokens travel to their experts and back"
-                                            : "keys and values travel in each attention"));
+                    dimension == "tensor"     ? "activations are exchanged twice in each block"
+                    : dimension == "expert"   ? "tokens travel to their experts and back"
+                    : dimension == "pipeline" ? "ranks wait while it fills and drains"
+                                              : "keys and values travel in each attention"));
   }
-  if (!first) say("Not tried: pipeline, since the memory of a pipeline's stages is not estimated.");
   return text;
 }
 
@@ -257,9 +303,10 @@ std::string Recommendation::toml_of(const Choice& choice) const {
   if (!row.checkpointing.empty()) {
     text += fmt::format("\n[memory]\nactivation_checkpointing = [\"{}\"]\n", row.checkpointing);
   }
-  if (mesh.size("data") != row.world_size) {
+  // Without [parallel], all ranks would be one pipeline.
+  if (mesh.size("data") != row.world_size || row.pipeline.stages > 0) {
     text += "\n[parallel]\n";
-    for (const char* dimension : {"data", "shard", "expert", "context", "tensor"}) {
+    for (const char* dimension : {"pipeline", "data", "shard", "expert", "context", "tensor"}) {
       if (mesh.size(dimension) > 1 || std::string_view(dimension) == "data")
         text += fmt::format("{} = {}\n", dimension, mesh.size(dimension));
     }
@@ -320,17 +367,19 @@ Command recommend_command() {
            {"--world N", "assume N processes on one machine instead of launch.processes"},
            {"--disk FOLDER", "where settings that use a disk keep state (default: /scratch)"}},
       .config = true,
-      .description = {"Prints the configuration with which PROGRAM trains fastest within the given "
-                      "memory per rank, and why the others are not it. PROGRAM is run on tensors "
-                      "without memory (see coupler estimate).",
-                      "Meshes are tried from what exchanges least: replicas, which may be sharded "
-                      "over groups of ranks; then layers divided over tensor groups; then, if "
-                      "activations are what does not fit, sequences divided over context groups; "
-                      "then experts divided over expert groups, if the model has mixtures of them. "
-                      "Pipelines are not tried. With each, settings are tried from fastest to "
-                      "slowest: replicated models first, then sharded ones, then activation "
-                      "checkpointing. Disks come last. Sizes that [parallel] sets stay as they "
-                      "are."},
+      .description =
+          {"Prints the configuration with which PROGRAM trains fastest within the given "
+           "memory per rank, and why the others are not it. PROGRAM is run on tensors "
+           "without memory (see coupler estimate).",
+           "Meshes are tried from what exchanges least: replicas, which may be sharded "
+           "over groups of ranks; then layers divided over tensor groups; then "
+           "pipelines, if PROGRAM calls prepare_pipeline when parallel.pipeline asks for "
+           "one; then, if activations are what does not fit, sequences divided over "
+           "context groups; then experts divided over expert groups, if the model has "
+           "mixtures of them. With each, settings are tried from fastest to "
+           "slowest: replicated models first, then sharded ones, then activation "
+           "checkpointing. Disks come last. Sizes that [parallel] sets stay as they "
+           "are."},
       .examples = {"coupler config recommend --limit 4GiB -- ./train",
                    "coupler config recommend --limit 16GiB --world 8 -- ./train"},
       .run = run_recommend};

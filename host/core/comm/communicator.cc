@@ -223,11 +223,11 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
   return std::shared_ptr<Communicator>(new Communicator(std::move(state), std::move(host_side)));
 }
 
-std::shared_ptr<Communicator> Communicator::made_up(const std::string& name, int size) {
+std::shared_ptr<Communicator> Communicator::made_up(const std::string& name, int size, int rank) {
   const config::BackendConfig config;
   auto backend = std::make_shared<RawCommunicator>(
       CommunicatorOptions{.plugin = plugin::Plugin::made_up(),
-                          .process = {.rank = 0, .world_size = size, .local_world_size = size},
+                          .process = {.rank = rank, .world_size = size, .local_world_size = size},
                           .store = nullptr,
                           .backend = &config,
                           .name = name});

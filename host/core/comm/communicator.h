@@ -95,10 +95,10 @@ class Communicator {
   // options; otherwise throws Error(kMismatch) naming key and ranks.
   static std::shared_ptr<Communicator> create(const CommunicatorOptions& options);
 
-  // Rank 0 of `size` ranks, of which the others do not exist: every operation is complete at once
+  // A rank of `size` ranks, of which the others do not exist: every operation is complete at once
   // and touches no memory; what others would send is left as it was. For dry runs, whose tensors
   // have none. Cannot be split.
-  static std::shared_ptr<Communicator> made_up(const std::string& name, int size);
+  static std::shared_ptr<Communicator> made_up(const std::string& name, int size, int rank = 0);
   ~Communicator();
 
   int rank() const;

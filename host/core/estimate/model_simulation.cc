@@ -326,6 +326,12 @@ void ModelSimulation::take_values(std::vector<Block>& before) {
   ledger_.trim();
 }
 
+void ModelSimulation::keep_gradients() {
+  for (const LoggedParameter& parameter : model_.parameters) {
+    if (parameter.trainable) keep(MemoryCategory::kGradients, parameter.bytes());
+  }
+}
+
 // optim/fused_kernel.cc, zeros_for
 void ModelSimulation::make_optimizer_state() {
   const auto state = [&](uint64_t bytes) {

@@ -21,6 +21,8 @@ class ModelSimulation {
                   const EstimatePlan& plan);
 
   void prepare();
+  // All that backward would leave.
+  void keep_gradients();
   void make_optimizer_state();
   void use(size_t parameter);
   // Takes the block over if the strategy does; otherwise leaves it taken.

@@ -105,11 +105,20 @@ EstimateUnit take(const db_unit& unit, const LoggedModel& model, size_t ranks) {
   return result;
 }
 
+bool has_sharding(const plugin::Plugin& plugin) {
+  const DistributedBackend& table = plugin.table();
+  return table.get_extension != nullptr && table.get_extension(DB_SHARDING) != nullptr;
+}
+
 int buffers_of(const db_offload* offload) {
   return offload != nullptr && offload->place == DB_PLACE_DISK ? std::max(offload->buffers, 0) : -1;
 }
 
 }  // namespace
+
+bool shards_models(const config::BackendConfig& config) {
+  return has_sharding(plugin::Plugin::load(config));
+}
 
 EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& model, int rank,
                       int world_size) {
@@ -117,10 +126,7 @@ EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& mo
       .world_size = world_size, .rank = rank, .group_rank = rank, .group_size = world_size};
   const plugin::Plugin plugin = plugin::Plugin::load(config);
   const comm::PluginOptions options(plugin.table(), config);
-  if (plugin.table().get_extension == nullptr ||
-      plugin.table().get_extension(DB_SHARDING) == nullptr) {
-    return result;
-  }
+  if (!has_sharding(plugin)) return result;
   result.can_shard = true;
   sharding::ModelDescription description;
   describe(model, description);

@@ -43,6 +43,9 @@ struct EstimatePlan {
   }
 };
 
+// Whether backend.use of config shards models itself. Throws Error(kPlugin) if it cannot be loaded.
+bool shards_models(const config::BackendConfig& config);
+
 // What backend.use of config would do with the model on this rank of `world_size` ranks, all on one
 // machine. Throws Error as creating the backend would: kPlugin, kConfig.
 EstimatePlan plan_for(const config::BackendConfig& config, const LoggedModel& model, int rank,

@@ -159,12 +159,36 @@ EstimatePlan plan_of_rank(const config::BackendConfig& config, const LoggedModel
               "plugins` lists the backends), or use parallel.data for replicas");
 }
 
+// A stage keeps its parameters whole and its gradients where backward leaves them, also if several
+// pipelines average them (pipeline/stage.cc).
+EstimatePlan plan_of_stage(const config::BackendConfig& config,
+                           const config::MemoryConfig& memory) {
+  if (config.use != "auto" && shards_models(config)) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("the backend '{}' shards a model's parameters itself; a pipeline "
+                            "divides its layers and needs a transport",
+                            config.use),
+                {.subject = "backend.use",
+                 .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
+  }
+  if (memory.offload_optimizer_device != "none") {
+    throw Error(ErrorCode::kUnsupported,
+                "memory.offload_optimizer_device is set, but a pipeline keeps each process's part "
+                "of the optimizer in memory",
+                {.subject = "memory.offload_optimizer_device", .hint = "set it to \"none\""});
+  }
+  return {};
+}
+
 }  // namespace
 
 MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& config,
                                const SharingRanks& ranks,
                                const config::CommunicationConfig& communication,
                                const config::MemoryConfig& memory) {
+  if (log.pipeline.stages > 0)
+    return simulate(log,
+                    std::vector<EstimatePlan>(log.models.size(), plan_of_stage(config, memory)));
   MemoryEstimate most;
   const int sharing = ranks.sharding > 1 ? ranks.sharding : ranks.averaging;
   // Shards are rounded up for the first ranks; the last rank may get the rest.

@@ -47,10 +47,11 @@ struct SharingRanks {
 };
 SharingRanks sharing_ranks(const Mesh& mesh);
 
-// The most that any of these ranks needs. An "auto" backend does not shard models. memory: where
-// the optimizer state of unsharded models is. Throws Error(kConfig) if parallel.shard is set but
-// the backend does not shard over such groups, and Error(kUnsupported) if parallel.expert is set
-// but the backend shards models.
+// The most that any of these ranks needs; of a pipeline's, those of the log's stage. An "auto"
+// backend does not shard models. memory: where the optimizer state of unsharded models is. Throws
+// Error(kConfig) if parallel.shard is set but the backend does not shard over such groups, and
+// Error(kUnsupported) if parallel.expert is set but the backend shards models, or for what a
+// pipeline refuses.
 MemoryEstimate estimate_memory(const StepLog& log, const config::BackendConfig& config,
                                const SharingRanks& ranks,
                                const config::CommunicationConfig& communication,

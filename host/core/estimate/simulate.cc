@@ -27,6 +27,10 @@ class StepSimulation {
 
   MemoryEstimate run() {
     for (ModelSimulation& model : models_) model.prepare();
+    // Of a model without a program, no backward leaves any.
+    if (log_.pipeline.stages > 0 && log_.events.empty()) {
+      for (ModelSimulation& model : models_) model.keep_gradients();
+    }
     for (ModelSimulation& model : models_) model.make_optimizer_state();
     // The first pass records the order in which units are used, as a job's first step does.
     for (int pass = 0; pass < 3; ++pass) step();

@@ -35,14 +35,20 @@ static void from_json(const json& value, StepEvent& event) {
            value.at(3)};
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoggedModel, name, first_parameter, modules, parameters)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoggedPipeline, stages, stage, micro_batches, virtual_stages)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLog, mixed_precision, activation_checkpointing, models,
                                    buffer_bytes, base_bytes, optimizer, optimizer_fused,
-                                   optimizer_factor, experts, initial, events, mesh)
+                                   optimizer_factor, experts, initial, events, mesh, pipeline)
 
 uint64_t LoggedParameter::numel() const {
   uint64_t result = 1;
   for (const uint64_t size : sizes) result *= size;
   return result;
+}
+
+void LoggedParameter::leave_to_others() {
+  if (!divided()) whole_numel = numel();
+  sizes = {0};
 }
 
 bool LoggedModel::divided() const {

@@ -27,11 +27,14 @@ struct LoggedParameter {
   bool trainable = true;
   bool in_memory = true;  // before prepare(); false if built inside EmptyWeights
   // Of the whole parameter, if sizes are those of this rank's part of it; 0 if it is not divided.
+  // A stage of a pipeline has no elements of what other stages keep.
   uint64_t whole_numel = 0;
   // The whole is never in memory: it is divided while it is drawn, a chunk at a time.
   bool in_chunks = false;
 
   bool divided() const { return whole_numel != 0; }
+  // Makes it one that only other stages of a pipeline keep.
+  void leave_to_others();
   uint64_t numel() const;
   uint64_t bytes() const { return numel() * element_size; }
   uint64_t whole_bytes() const { return (divided() ? whole_numel : numel()) * element_size; }
@@ -63,6 +66,14 @@ struct StepEvent {
   uint64_t bytes = 0;
 };
 
+// The pipeline that a model was divided into, and the stage of it that the process stood for.
+struct LoggedPipeline {
+  int stages = 0;  // 0: the model was prepared without one
+  int stage = 0;
+  int64_t micro_batches = 1;
+  int virtual_stages = 1;
+};
+
 struct StepLog {
   std::string mixed_precision;
   std::vector<std::string> activation_checkpointing;
@@ -75,9 +86,10 @@ struct StepLog {
   uint64_t experts = 0;  // the most ranks over which those of all mixtures divide; 0: it has none
   uint64_t initial = 0;  // the first events, which only list what exists when the step begins
   std::vector<StepEvent> events;
-  // The job's mesh (Mesh::Sizes), of which the process was rank 0: its layers are divided over
-  // tensor, its sequences over context, its experts over expert.
+  // The job's mesh (Mesh::Sizes), of which the process was the first rank of its stage: its layers
+  // are divided over tensor, its sequences over context, its experts over expert.
   std::array<int, Mesh::kDimensions> mesh = {1, 1, 1, 1, 1, 1};
+  LoggedPipeline pipeline = {};
 
   uint64_t parameter_count() const;
   uint64_t trainable_bytes() const;

@@ -92,6 +92,33 @@ class Builder {
     if (!decoder_) return {};
     return sharding::plan_of_decoder(*decoder_, decoder_sizes_, ranks);
   }
+  // Empty if the model has none.
+  LayerChain chain() const {
+    if (!decoder_) return {};
+    const std::string base = decoder_->base + ".", block = base + decoder_->layers + ".";
+    std::vector<size_t> first, last;
+    LayerChain blocks;
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const std::string& name = parameters_[p].name;
+      if (name.starts_with(block)) {
+        const size_t number = std::stoul(name.substr(block.size()));
+        blocks.resize(std::max(blocks.size(), number + 1));
+        blocks[number].push_back(p);
+        continue;
+      }
+      const std::string module = name.substr(0, name.rfind('.'));
+      const auto type = types_.find(module);
+      const bool embeds =
+          (type != types_.end() && type->second == "Embedding") || module == base + "project_in";
+      if (embeds) first.push_back(p);
+      const bool is_tied = decoder_->head.empty() && module == base + decoder_->embedding;
+      if (!embeds || is_tied) last.push_back(p);
+    }
+    LayerChain result = std::move(blocks);
+    result.insert(result.begin(), std::move(first));
+    result.push_back(std::move(last));
+    return result;
+  }
 
  private:
   const json& config_;
@@ -450,6 +477,11 @@ std::vector<sharding::PlannedLayers> plan_of_transformer(const std::string& text
       plan.push_back(sharding::planned_layers(rule));
     return plan;
   });
+}
+
+LayerChain chain_of_transformer(const std::string& text, const std::string& file) {
+  return read_transformer(text, file,
+                          [](Builder& builder, const std::string&) { return builder.chain(); });
 }
 
 }  // namespace coupler::estimate

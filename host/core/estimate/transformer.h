@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "estimate/cut_model.h"
 #include "estimate/step_log.h"
 #include "sharding/tensor_plan.h"
 
@@ -19,6 +20,11 @@ LoggedModel transformer_of(const std::string& text, const std::string& file);
 // coupler/language_model.h is. Empty: it has no plan. Throws as transformer_of.
 std::vector<sharding::PlannedLayers> plan_of_transformer(const std::string& text,
                                                          const std::string& file, int ranks);
+
+// The chain of layers of that model, as the model of the same name in coupler/language_model.h
+// lists them for a pipeline: the embeddings, each block, and the norm with the head. Empty: it
+// lists none. Throws as transformer_of.
+LayerChain chain_of_transformer(const std::string& text, const std::string& file);
 
 // A model with the modules that the parameters' dotted names imply; their types are unknown.
 LoggedModel model_of_parameters(const std::string& name, std::vector<LoggedParameter> parameters);

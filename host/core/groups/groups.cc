@@ -19,7 +19,8 @@ std::shared_ptr<comm::Communicator> Groups::get(Dimensions dimensions) {
 std::shared_ptr<comm::Communicator> Groups::make(Dimensions dimensions,
                                                  const std::string& purpose) {
   const int size = group_size(mesh_, dimensions);
-  if (size > world_->size()) return comm::Communicator::made_up(purpose, size);
+  if (size > world_->size())
+    return comm::Communicator::made_up(purpose, size, rank_in_group(mesh_, dimensions));
   // Without [parallel], profiles call all ranks the world.
   const std::string group = size == world_->size() ? "" : name_in_profile(mesh_, dimensions);
   return world_->split(group_number(mesh_, dimensions), world_->rank(), purpose, group);

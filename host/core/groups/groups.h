@@ -18,7 +18,7 @@ namespace coupler::groups {
 class Groups {
  public:
   // world: of all ranks of the mesh; or of this process alone, which then, in a dry run, stands for
-  // rank 0: groups larger than that are made up.
+  // the mesh's rank: groups larger than that are made up.
   Groups(const Mesh& mesh, std::shared_ptr<comm::Communicator> world);
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;

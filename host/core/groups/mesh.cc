@@ -172,12 +172,12 @@ Mesh mesh_of(const config::Config& config, int world_size, int rank) {
   return {result, rank};
 }
 
-Mesh within_replica(const Mesh& mesh) {
+Mesh within_replica(const Mesh& mesh, int stage) {
   Mesh::Sizes sizes = mesh.sizes();
   for (size_t i = 0; i < sizes.size(); ++i) {
     if ((bit(i) & (kData | kShard)) != 0) sizes[i] = 1;
   }
-  return {sizes, 0};
+  return {sizes, stage * group_size(Mesh(sizes, 0), kWorld & ~kPipeline)};
 }
 
 std::string describe(const Mesh& mesh) {

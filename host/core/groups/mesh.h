@@ -49,9 +49,10 @@ bool is_configured(const config::Config& config);
 // sizes do not multiply to that.
 Mesh mesh_of(const config::Config& config, int world_size, int rank);
 
-// What a dry run, which is one process, stands for: rank 0, and the ranks that divide a model's
-// layers and experts or its sequences with it. data and shard are 1.
-Mesh within_replica(const Mesh& mesh);
+// What a dry run, which is one process, stands for: the first rank of a stage of the first
+// pipeline, and the ranks that divide a model's layers and experts or its sequences with it. data
+// and shard are 1. 0 <= stage < the size of pipeline.
+Mesh within_replica(const Mesh& mesh, int stage = 0);
 
 // "pipeline 2 x data 2"; only dimensions larger than 1; "1 rank" if there are none.
 std::string describe(const Mesh& mesh);

@@ -52,6 +52,11 @@ std::vector<PipelineStep> training_schedule(int stage, int stages, int64_t micro
   return result;
 }
 
+double idle_share(int stages, int64_t micro_batches, int virtual_stages) {
+  const double waits = stages - 1;
+  return waits / (static_cast<double>(micro_batches) * virtual_stages + waits);
+}
+
 namespace {
 
 constexpr const char* kSubject = "split_points";

@@ -38,6 +38,10 @@ std::vector<PipelineStep> inference_schedule(int stages, int64_t micro_batches,
 std::vector<PipelineStep> training_schedule(int stage, int stages, int64_t micro_batches,
                                             int virtual_stages = 1);
 
+// The share of a batch's time in which a stage waits for the pipeline to fill and drain, if all
+// parts take equally long and messages take no time.
+double idle_share(int stages, int64_t micro_batches, int virtual_stages);
+
 // The rows of a batch as micro-batches, in order: if they do not divide evenly, the first ones have
 // one row more. 1 <= count <= rows.
 class MicroBatches {

@@ -112,7 +112,8 @@ plugin::Plugin choose_host_side(const config::BackendConfig& backend,
 }
 
 // Switches off what a dry run cannot do: it is one process, and its parameters have no values.
-// Returns the mesh that it stands for, of which the other ranks are made up.
+// Returns the mesh that it stands for, of which the other ranks are made up. prepare_pipeline
+// refuses a stage that the pipeline does not have.
 Mesh make_dry(dry_run::DryRun& run, config::Config& config,
               const rendezvous::ProcessInfo& process) {
   if (process.world_size > 1) {
@@ -131,7 +132,7 @@ Mesh make_dry(dry_run::DryRun& run, config::Config& config,
       []() -> std::shared_ptr<void> { return std::make_shared<dry_run::RealTensors>(); });
   const Mesh mesh = groups::mesh_of(config, static_cast<int>(config.launch.processes), 0);
   run.set_mesh(mesh);
-  return groups::within_replica(mesh);
+  return groups::within_replica(mesh, std::min(run.stage(), mesh.size("pipeline") - 1));
 }
 
 // What the mesh and the backend cannot do together, before anything is prepared.

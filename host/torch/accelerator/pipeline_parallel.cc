@@ -1,11 +1,13 @@
 // PipelineParallel: runs batches through a pipeline over ranks.
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <coupler/error.h>
 #include <coupler/pipeline_parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -38,6 +40,7 @@ struct PipelineRanks {
   std::shared_ptr<comm::Communicator> replicas;  // null: one pipeline
   std::vector<std::vector<size_t>> pipelines;    // the ranks of each, in the order of stages
   size_t own = 0;                                // this rank's pipeline
+  bool made_up = false;                          // in a dry run: all ranks but this one
 };
 
 // The state of a PipelineParallel. Used by the training thread.
@@ -100,11 +103,23 @@ uint32_t signature_of(const pipelining::BatchWork& work, const strategy::Model& 
                 "same)");
 }
 
+void require_inputs_of_dry_run(const pipelining::BatchWork& work) {
+  if (std::all_of(work.inputs.begin(), work.inputs.end(),
+                  [](const at::Tensor& input) { return input.defined(); }))
+    return;
+  throw Error(ErrorCode::kUnsupported,
+              "an input of the batch is undefined, but the dry run of a stage finds out what it "
+              "receives from the inputs of the first one",
+              {.subject = "input",
+               .hint = "give every process the batch's inputs, at least while COUPLER_ESTIMATE is "
+                       "set"});
+}
+
 // The rows of this rank's part of the batch; 0 if it reads neither inputs nor targets.
 int64_t checked_rows(const pipelining::PipelineRunner& runner, const pipelining::BatchWork& work,
-                     int64_t micro_batches) {
+                     int64_t micro_batches, bool reads_inputs) {
   int64_t rows = 0;
-  if (runner.is_first()) {
+  if (reads_inputs) {
     rows = rows_of("input", work.inputs);
     if (rows < micro_batches) {
       fail_argument(fmt::format("a batch of {} rows cannot be split into {} micro-batches", rows,
@@ -116,7 +131,7 @@ int64_t checked_rows(const pipelining::PipelineRunner& runner, const pipelining:
   }
   if (!work.training || !runner.is_last()) return rows;
   const int64_t targets = rows_of("target", work.targets);
-  if (runner.is_first() && targets != rows) throw_rows_differ(rows, targets);
+  if (reads_inputs && targets != rows) throw_rows_differ(rows, targets);
   if (!work.loss)
     fail_argument("no loss function is given", "loss", "pass a function of output and target");
   return targets;
@@ -128,15 +143,17 @@ void agree_on_batch(pipelining::PipelineRunner& runner, const PipelineRanks& ran
                     pipelining::BatchWork& work, int64_t micro_batches,
                     const strategy::Model& model, const char* operation) {
   runner.require_whole();
+  if (ranks.made_up) require_inputs_of_dry_run(work);
+  const bool reads_inputs = runner.is_first() || ranks.made_up;
   CollectiveSignature signature{.operation = operation};
   int64_t rows = 0;
   try {
-    rows = checked_rows(runner, work, micro_batches);
+    rows = checked_rows(runner, work, micro_batches, reads_inputs);
   } catch (const Error& problem) {
     signature.problem = problem;
   }
   const uint64_t hash =
-      runner.is_first() && !signature.problem ? signature_of(work, model) : uint64_t{0};
+      reads_inputs && !signature.problem ? signature_of(work, model) : uint64_t{0};
   signature.number = static_cast<int64_t>(static_cast<uint64_t>(rows) << 32 | hash);
   const std::vector<int64_t> numbers = check_consistency(*ranks.all, signature);
   for (const std::vector<size_t>& pipeline : ranks.pipelines) {
@@ -201,6 +218,17 @@ pipelining::Values PipelineParallel::forward_all(const pipelining::Values& input
   pipelining::BatchWork work{.inputs = inputs};
   agree_on_batch(state.runner, state.ranks, work, state.options.micro_batches, state.stage->model(),
                  "pipeline.forward");
+  if (state.impl.dry_run != nullptr) {
+    if (state.options.gather_output && !state.runner.is_last()) {
+      throw Error(ErrorCode::kUnsupported,
+                  "pipeline.forward with gather_output returns what the last stage computes, which "
+                  "a dry run of another stage does not have",
+                  {.subject = "gather_output", .hint = "skip it while COUPLER_ESTIMATE is set"});
+    }
+    const at::NoGradGuard no_grad;
+    const dry_run::Unlogged other_stages(*state.impl.dry_run);
+    state.runner.learn_forms(work);
+  }
   const pipelining::Values outputs = state.runner.infer(work);
   if (!state.options.gather_output) return outputs;
   return gather_from_last(state.runner.stages(), outputs, state.impl.device);
@@ -235,9 +263,17 @@ double PipelineParallel::train_step_all(const pipelining::Values& inputs,
   const BackwardScale scale = impl.backward_scale(std::nullopt);
   work.scale =
       impl.scale_loss(at::full({}, scale.loss, at::kDouble), {state.stage.get()}).item<double>();
+  if (impl.dry_run != nullptr) {
+    {
+      const dry_run::Unlogged other_stages(*impl.dry_run);
+      state.runner.learn_forms(work);
+    }
+    impl.dry_run->backward_begins(impl.accumulation.loop().sync);
+  }
   state.stage->begin_gradients();
   const double own = state.runner.train(work);
   state.stage->finish_gradients(scale.average);
+  if (impl.dry_run != nullptr) impl.dry_run->backward_ends();
   impl.accumulation.ran_backward(scale.loss * scale.average);
   return tensors::all_reduce_number(state.runner.stages(), own, DB_SUM);
 }
@@ -270,8 +306,8 @@ void require_known(const config::Config& config, bool several) {
                 "pipelines average their gradients uncompressed", "set it to \"none\"");
   require_unset(!several || communication.local_sgd_steps == 0, "communication.local_sgd_steps",
                 "pipelines average their gradients in every batch", "set it to 0");
-  require_unset(memory.limit.empty(), "memory.limit",
-                "the memory of a pipeline stage is not estimated", "leave it out");
+  require_unset(memory.limit.empty(), "memory.limit", "a pipeline does not support it",
+                "leave it out; `coupler estimate` says what each stage needs");
 }
 
 // Broadcasts rank 0's result, so that all ranks use the same.
@@ -344,6 +380,47 @@ PipelineRanks ranks_of(const config::Config& config, groups::Groups& all) {
   return result;
 }
 
+// In a dry run, in which this process is one stage of the only pipeline.
+PipelineRanks ranks_of_dry_run(groups::Groups& all, int stages, int stage) {
+  PipelineRanks result{.all = all.world()};
+  result.made_up = true;
+  result.stages =
+      stages == 1 ? all.world() : comm::Communicator::made_up("pipeline", stages, stage);
+  result.pipelines.emplace_back(1);  // rank 0 alone
+  return result;
+}
+
+void require_stage(const dry_run::DryRun& run, int stages) {
+  if (run.stage() < stages) return;
+  fail_usage(fmt::format("COUPLER_ESTIMATE_STAGE is {}, but the pipeline has {} stages",
+                         run.stage(), stages),
+             "COUPLER_ESTIMATE_STAGE", "start the program with `coupler estimate`, which sets it");
+}
+
+// By parameter: whether only other stages keep it.
+std::vector<bool> kept_elsewhere(const pipelining::StagePlacement& placement, int stage) {
+  std::vector<bool> result;
+  for (const std::vector<int>& stages : placement.parameters)
+    result.push_back(std::find(stages.begin(), stages.end(), stage) == stages.end());
+  return result;
+}
+
+// What a dry run receives from stages that do not exist.
+at::Tensor make_fake(at::IntArrayRef sizes, at::ScalarType type) {
+  return dry_run::fake_like(at::empty(sizes, at::TensorOptions(type).device(at::kMeta)));
+}
+
+// The layers of all parts of the model, in order.
+pipelining::StageLayers chain_of(const pipelining::LayerList& list,
+                                 const sharding::StageBegins& begins) {
+  pipelining::StageLayers chain(begins.size());
+  for (size_t i = 0, part = 0; i < list.entries.size(); ++i) {
+    if (part + 1 < begins.size() && i == begins[part + 1]) ++part;
+    chain[part].push_back(list.entries[i].layer);
+  }
+  return chain;
+}
+
 // Sets what is not given, and checks the rest.
 void complete_options(PipelineOptions& options, int stages) {
   if (options.micro_batches == 0) options.micro_batches = stages;
@@ -373,13 +450,12 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   PipelineOptions options = given;
   const Mesh& mesh = impl.groups->mesh();
   const bool has_mesh = groups::is_configured(impl.config);
-  const int stages = has_mesh ? mesh.size("pipeline") : impl.process.world_size;
+  const bool is_dry = impl.dry_run != nullptr;
+  const int ranks_of_job =
+      is_dry ? static_cast<int>(impl.config.launch.processes) : impl.process.world_size;
+  const int stages = has_mesh ? mesh.size("pipeline") : ranks_of_job;
   complete_options(options, stages);
-  if (impl.dry_run != nullptr) {
-    throw Error(ErrorCode::kUnsupported,
-                "COUPLER_ESTIMATE is set, but the memory of a pipeline stage is not estimated",
-                {.subject = "COUPLER_ESTIMATE"});
-  }
+  if (is_dry) require_stage(*impl.dry_run, stages);
   if (impl.comm->can_shard()) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("the backend '{}' shards a model's parameters itself; a pipeline "
@@ -388,15 +464,23 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
                 {.subject = "backend.use",
                  .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
   }
-  require_known(impl.config, has_mesh && impl.mean_comm->size() > 1);
+  // Unlike mean_comm's, also the ranks that a dry run leaves out.
+  const int averaging =
+      groups::group_size(groups::mesh_of(impl.config, ranks_of_job, 0), groups::kGradients);
+  require_known(impl.config, has_mesh && averaging > 1);
   strategy::Model model = strategy::describe(module, impl.device);
   if (impl.find(model.identity) != nullptr) {
     fail_usage(fmt::format("the model '{}' was prepared twice", model.name), model.name,
                "pass it to prepare_pipeline only");
   }
+  if (is_dry) {
+    impl.dry_run->make_fake(model);
+    options.example_inputs.clear();  // layers without values take no time: their bytes count
+  }
   impl.divide_layers(model, tensor_parallel::plan_of(module, mesh.size("tensor")));
   const pipelining::LayerList list = pipelining::layer_list_of(module, model);
-  PipelineRanks ranks = ranks_of(impl.config, *impl.groups);
+  PipelineRanks ranks = is_dry ? ranks_of_dry_run(*impl.groups, stages, impl.dry_run->stage())
+                               : ranks_of(impl.config, *impl.groups);
   const std::shared_ptr<comm::Communicator> comm = ranks.stages;
   const sharding::StageBegins begins = cut(*ranks.all, stages, list, model, module, options);
   pipelining::StagePlacement placement = pipelining::placement_of(list, model, begins, stages);
@@ -415,11 +499,20 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   for (size_t i = 1; i < begins.size(); ++i) {
     split_points.push_back(list.entries[begins[i]].layer.name);
   }
+  if (is_dry) {
+    impl.dry_run->set_pipeline({.stages = stages,
+                                .stage = comm->rank(),
+                                .micro_batches = options.micro_batches,
+                                .virtual_stages = options.virtual_stages});
+    impl.dry_run->take(model, kept_elsewhere(placement, comm->rank()));
+  }
   auto kept = std::make_shared<pipelining::PipelineStage>(
       std::move(model), std::move(placement),
-      pipelining::PipelineComms{.stages = comm, .replicas = ranks.replicas},
+      pipelining::PipelineComms{
+          .stages = comm, .replicas = ranks.replicas, .made_up = ranks.made_up},
       impl.config.training.broadcast_buffers);
   impl.models.push_back(kept);
+  if (is_dry) impl.dry_run->watch(kept->model());
   residency::restore_hooks();
   if (impl.scaler != nullptr) impl.scaler->add(kept);
   size_t bytes = 0;
@@ -431,9 +524,12 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
     activations::ForwardRecorder::of_this_thread().watch(
         kept->model(), impl.config.memory.activation_checkpointing);
   }
-  return PipelineParallel(std::unique_ptr<State>(new State{
-      impl, std::move(options), std::move(names), std::move(split_points), kept,
-      pipelining::PipelineRunner(comm, std::move(layers), impl.device), std::move(ranks)}));
+  pipelining::MadeUpStages others;
+  if (is_dry) others = {.make_arrival = make_fake, .chain = chain_of(list, begins)};
+  return PipelineParallel(std::unique_ptr<State>(
+      new State{impl, std::move(options), std::move(names), std::move(split_points), kept,
+                pipelining::PipelineRunner(comm, std::move(layers), impl.device, std::move(others)),
+                std::move(ranks)}));
 }
 
 }  // namespace coupler

@@ -11,9 +11,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "empty_weights/empty_weights.h"
 #include "tensors/tensor_ops.h"
 
@@ -46,6 +49,17 @@ uint64_t whole_numel_of(const strategy::ModelParameter& parameter) {
          static_cast<uint64_t>(parameter.division->elements.ranks);
 }
 
+// Of COUPLER_ESTIMATE_STAGE.
+int stage_of_process() {
+  const std::string text = environment_value("COUPLER_ESTIMATE_STAGE");
+  if (text.empty()) return 0;
+  const std::optional<int> stage = to_number<int>(text);
+  if (stage && *stage >= 0) return *stage;
+  fail_usage(
+      fmt::format("COUPLER_ESTIMATE_STAGE is '{}', not the number of a stage", for_message(text)),
+      "COUPLER_ESTIMATE_STAGE", "start the program with `coupler estimate`, which sets it");
+}
+
 void become_fake(const at::Tensor& tensor) {
   if (fake_storage_of(tensor) != 0) return;
   const at::Tensor fake = fake_like(tensor.detach());
@@ -58,7 +72,8 @@ DryRun* DryRun::of_process() {
   static DryRun* const kRun = []() -> DryRun* {
     const char* file = std::getenv("COUPLER_ESTIMATE");
     if (file == nullptr || *file == '\0') return nullptr;
-    auto* const run = new DryRun(file);  // never destroyed: hooks and storages live until exit
+    // Never destroyed: hooks and storages live until exit.
+    auto* const run = new DryRun(file, stage_of_process());
     run->self_ = std::shared_ptr<DryRun>(run, [](DryRun*) {});
     begin_fake_tensors(*run);
     return run;
@@ -66,7 +81,7 @@ DryRun* DryRun::of_process() {
   return kRun;
 }
 
-DryRun::DryRun(std::string file) : file_(std::move(file)) {}
+DryRun::DryRun(std::string file, int stage) : file_(std::move(file)), stage_(stage) {}
 
 void DryRun::set_configuration(const std::string& mixed_precision,
                                const std::vector<std::string>& activation_checkpointing) {
@@ -94,7 +109,7 @@ void DryRun::make_fake(const strategy::Model& model) {
   }
 }
 
-void DryRun::take(const strategy::Model& model) {
+void DryRun::take(const strategy::Model& model, const std::vector<bool>& elsewhere) {
   estimate::LoggedModel logged = describe_for_estimate(model);
   for (size_t i = 0; i < in_memory_.size(); ++i) {
     const strategy::ModelParameter& parameter = model.parameters[i];
@@ -103,6 +118,7 @@ void DryRun::take(const strategy::Model& model) {
     // Experts are divided when they are whole (expert_parallel/divide_experts.cc).
     logged.parameters[i].in_chunks =
         never_whole_[i] && parameter.division && parameter.parts == model.tensor_comm;
+    if (!elsewhere.empty() && elsewhere[i]) logged.parameters[i].leave_to_others();
   }
   logged.first_parameter = log_.parameter_count();
   log_.models.push_back(std::move(logged));

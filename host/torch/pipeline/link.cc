@@ -113,11 +113,13 @@ bool is_done(std::vector<comm::Work>& works) {
 
 // If the backend cannot use the device's memory, operations on it would complete when submitted,
 // and receives could not be posted ahead. So messages then go through host memory.
-StageLink::StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::Device device)
+StageLink::StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::Device device,
+                     MakeArrival make_arrival)
     : comm_(std::move(comm)),
       peer_(peer),
       device_(device),
-      wire_(comm_->is_on_streams() ? device : c10::Device(c10::kCPU)) {}
+      wire_(comm_->is_on_streams() ? device : c10::Device(c10::kCPU)),
+      make_arrival_(std::move(make_arrival)) {}
 
 comm::Work StageLink::submit(db_kind kind, const at::Tensor& tensor) {
   db_op op = message_op(kind, tensor, peer_);
@@ -148,7 +150,9 @@ void StageLink::finish() {
 void StageLink::expect(const ValueMeta& meta) {
   Message& message = expected_.emplace_back();
   for (const TensorMeta& tensor : meta) {
-    message.values.push_back(at::empty(tensor.sizes, at::TensorOptions(tensor.type).device(wire_)));
+    message.values.push_back(
+        make_arrival_ ? make_arrival_(tensor.sizes, tensor.type)
+                      : at::empty(tensor.sizes, at::TensorOptions(tensor.type).device(wire_)));
   }
   for (const at::Tensor& value : message.values) {
     message.works.push_back(submit(DB_RECV, value));
@@ -178,35 +182,41 @@ void StageLink::abort(const std::string& why) {
   expected_.clear();
 }
 
-StageLinks::StageLinks(comm::Communicator& comm, int virtual_count, c10::Device device)
+StageLinks::StageLinks(comm::Communicator& comm, int virtual_count, c10::Device device,
+                       const MakeArrival& make_arrival)
     : stage(comm.rank()), stages(comm.size()), virtual_stages(virtual_count) {
   if (stages == 1) return;
+  const auto pair_of = [&](int color, const std::string& name) {
+    if (!make_arrival) return comm.split(color, stage, name);
+    return color < 0 ? nullptr : comm::Communicator::made_up(name, 2);
+  };
+  const auto link_of = [&](const std::shared_ptr<comm::Communicator>& pair, int peer) {
+    return std::make_unique<StageLink>(pair, peer, device, make_arrival);
+  };
   // The pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …: a stage is in at most one of each.
   for (int odd = 0; odd < 2; ++odd) {
     const int pair = stage < odd ? -1 : (stage - odd) / 2;
     const int lower = odd + 2 * pair;
     const bool is_in_one = pair >= 0 && lower + 1 < stages;
     for (const bool forward : {true, false}) {
-      const auto shared =
-          comm.split(is_in_one ? pair : -1, stage,
-                     fmt::format("{} {}", forward ? "activations" : "gradients", odd));
-      if (is_in_one) connect(shared, device, stage == lower ? 1 : 0, stage == lower, forward);
+      const auto shared = pair_of(is_in_one ? pair : -1,
+                                  fmt::format("{} {}", forward ? "activations" : "gradients", odd));
+      if (is_in_one) connect(link_of(shared, stage == lower ? 1 : 0), stage == lower, forward);
     }
   }
   if (virtual_stages == 1) return;
   const bool is_end = stage == 0 || stage == stages - 1;
   for (const bool forward : {true, false}) {
     const auto shared =
-        comm.split(is_end ? 0 : -1, stage, forward ? "activations around" : "gradients around");
-    if (is_end) connect(shared, device, stage == 0 ? 1 : 0, stage != 0, forward);
+        pair_of(is_end ? 0 : -1, forward ? "activations around" : "gradients around");
+    if (is_end) connect(link_of(shared, stage == 0 ? 1 : 0), stage != 0, forward);
   }
 }
 
-void StageLinks::connect(const std::shared_ptr<comm::Communicator>& pair, c10::Device device,
-                         int peer, bool precedes, bool forward) {
-  auto& link =
+void StageLinks::connect(std::unique_ptr<StageLink> link, bool precedes, bool forward) {
+  auto& place =
       forward ? (precedes ? values_out : values_in) : (precedes ? gradients_in : gradients_out);
-  link = std::make_unique<StageLink>(pair, peer, device);
+  place = std::move(link);
 }
 
 void StageLinks::begin(uint64_t signature) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,10 +45,15 @@ ValueMeta meta_in(const at::Tensor& header);
 // DB_SEND or DB_RECV of a whole tensor.
 db_op message_op(db_kind kind, const at::Tensor& tensor, int peer);
 
+// In a dry run, in which nothing arrives: makes what would.
+using MakeArrival = std::function<at::Tensor(at::IntArrayRef sizes, at::ScalarType type)>;
+
 class StageLink {
  public:
-  // peer: the other of comm's two ranks. device: where received tensors are put.
-  StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::Device device);
+  // peer: the other of comm's two ranks. device: where received tensors are put. make_arrival: null
+  // except in a dry run.
+  StageLink(std::shared_ptr<comm::Communicator> comm, int peer, c10::Device device,
+            MakeArrival make_arrival);
   StageLink(const StageLink&) = delete;
   StageLink& operator=(const StageLink&) = delete;
 
@@ -78,7 +84,8 @@ class StageLink {
   const int peer_;
   const c10::Device device_;
   const c10::Device wire_;  // the memory that messages go through
-  int64_t messages_ = 0;    // tensors and headers so far
+  const MakeArrival make_arrival_;
+  int64_t messages_ = 0;  // tensors and headers so far
   std::deque<Message> sent_, expected_;
 };
 
@@ -86,8 +93,9 @@ class StageLink {
 struct StageLinks {
   // stages: the communicator whose ranks are the stages, in order. Each pair of neighbors gets a
   // communicator for each direction. With several virtual stages, the first stage follows the last.
-  // Collective.
-  StageLinks(comm::Communicator& stages, int virtual_stages, c10::Device device);
+  // make_arrival: as of StageLink; with it, neighbors are made up. Collective.
+  StageLinks(comm::Communicator& stages, int virtual_stages, c10::Device device,
+             const MakeArrival& make_arrival);
 
   // Whether a virtual stage of this stage is the model's first or last part.
   bool is_first(int virtual_stage) const { return stage == 0 && virtual_stage == 0; }
@@ -110,8 +118,7 @@ struct StageLinks {
  private:
   // precedes: whether this stage sends activations to the pair's other one. forward: whether
   // activations are what passes.
-  void connect(const std::shared_ptr<comm::Communicator>& pair, c10::Device device, int peer,
-               bool precedes, bool forward);
+  void connect(std::unique_ptr<StageLink> link, bool precedes, bool forward);
 
   std::optional<uint64_t> signature_;
 };

@@ -317,11 +317,12 @@ Error first_error(comm::Communicator& aborted) {
 }  // namespace
 
 PipelineRunner::PipelineRunner(std::shared_ptr<comm::Communicator> stages, StageLayers layers,
-                               c10::Device device)
+                               c10::Device device, MadeUpStages others)
     : comm_(std::move(stages)),
       layers_(std::move(layers)),
       device_(device),
-      links_(*comm_, static_cast<int>(layers_.size()), device_) {}
+      others_(std::move(others)),
+      links_(*comm_, static_cast<int>(layers_.size()), device_, others_.make_arrival) {}
 
 void PipelineRunner::require_whole() const {
   if (!failed_) return;
@@ -376,6 +377,31 @@ void PipelineRunner::run(StageBatch& batch) {
     give_up(fmt::format("{}: {}", place(), error.what()));
     throw;
   }
+}
+
+// The first micro-batches may have one row more than the last ones.
+void PipelineRunner::learn_forms(const BatchWork& work) {
+  links_.begin(work.signature);
+  const int last = links_.virtual_stages - 1;
+  for (const int64_t micro_batch : {int64_t{0}, work.cut.count() - 1}) {
+    const int64_t rows = work.cut.size(micro_batch);
+    if (links_.is_first(last) || links_.metas_in.count({last, rows}) != 0) continue;
+    Values values;
+    for (const at::Tensor& input : work.inputs) {
+      values.push_back(input.narrow(0, work.cut.begin(micro_batch), rows).to(device_));
+    }
+    for (int turn = 0, part = 0; turn <= last; ++part) {
+      if (part % links_.stages == links_.stage) {
+        if (part > 0) links_.metas_in[{turn, rows}] = meta_of(values);
+        ++turn;
+      }
+      if (turn > last) break;
+      for (const PipelineLayer& layer : others_.chain[static_cast<size_t>(part)]) {
+        values = run_layer(layer, values);
+      }
+    }
+  }
+  if (work.on_forward_left) work.on_forward_left();
 }
 
 Values PipelineRunner::infer(const BatchWork& work) {

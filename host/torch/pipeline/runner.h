@@ -43,11 +43,17 @@ class StageBatch;
 // The layers of each of a stage's virtual stages.
 using StageLayers = std::vector<std::vector<PipelineLayer>>;
 
+// In a dry run, in which this stage is the only one that exists.
+struct MadeUpStages {
+  MakeArrival make_arrival;  // null except in a dry run
+  StageLayers chain;         // the layers of all parts of the model, in order
+};
+
 class PipelineRunner {
  public:
   // stages: the communicator whose ranks are the stages, in order. Collective.
-  PipelineRunner(std::shared_ptr<comm::Communicator> stages, StageLayers layers,
-                 c10::Device device);
+  PipelineRunner(std::shared_ptr<comm::Communicator> stages, StageLayers layers, c10::Device device,
+                 MadeUpStages others = {});
 
   comm::Communicator& stages() { return *comm_; }
   int virtual_stages() const { return links_.virtual_stages; }
@@ -62,6 +68,10 @@ class PipelineRunner {
   // micro-batch; the pipeline is then unusable.
   double train(const BatchWork& work);
 
+  // Call in a dry run before infer or train of the same work: runs the layers of the stages before
+  // this one to find out what they send.
+  void learn_forms(const BatchWork& work);
+
   // Throws if an earlier batch failed.
   void require_whole() const;
 
@@ -72,6 +82,7 @@ class PipelineRunner {
   const std::shared_ptr<comm::Communicator> comm_;
   const StageLayers layers_;
   const c10::Device device_;
+  const MadeUpStages others_;
   StageLinks links_;
   std::optional<std::string> failed_;
 };

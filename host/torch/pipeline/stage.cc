@@ -48,12 +48,13 @@ PipelineStage::PipelineStage(strategy::Model described, StagePlacement placement
       placement_(std::move(placement)),
       comm_(std::move(comms.stages)),
       replicas_(std::move(comms.replicas)),
+      made_up_(comms.made_up),
       broadcast_buffers_(broadcast_buffers) {
   const at::NoGradGuard no_grad;
   comm_->verify(strategy::shared_settings_of(model()));
   if (replicas_ != nullptr) replicas_->verify(strategy::shared_settings_of(model()));
   make_tied_communicators();
-  take_values();
+  if (!made_up_) take_values();
   strategy::NamedTensors trainable;
   for (size_t i = 0; i < model().parameters.size(); ++i) {
     if (!keeps(i)) continue;
@@ -82,8 +83,12 @@ void PipelineStage::make_tied_communicators() {
     if (stages.size() < 2) continue;
     const auto [entry, is_new] = made.try_emplace(stages);
     if (is_new) {
-      entry->second =
-          comm_->split(keeps(i) ? 0 : -1, comm_->rank(), fmt::format("tied {}", made.size() - 1));
+      const std::string name = fmt::format("tied {}", made.size() - 1);
+      if (!made_up_) {
+        entry->second = comm_->split(keeps(i) ? 0 : -1, comm_->rank(), name);
+      } else if (keeps(i)) {
+        entry->second = comm::Communicator::made_up(name, static_cast<int>(stages.size()));
+      }
       if (entry->second != nullptr) tied_comms_.push_back(entry->second);
     }
     if (keeps(i) && variable(i).requires_grad()) tied_.push_back({i, entry->second.get()});

@@ -32,13 +32,15 @@ StagePlacement placement_of(const LayerList& layers, const strategy::Model& mode
 struct PipelineComms {
   std::shared_ptr<comm::Communicator> stages;    // of this pipeline, in order
   std::shared_ptr<comm::Communicator> replicas;  // of the ranks with this stage; null: one pipeline
+  bool made_up = false;  // in a dry run: the other ranks do not exist, and no tensor has values
 };
 
 class PipelineStage : public strategy::Strategy, private strategy::GradientSync {
  public:
   // Gives every rank the values of rank 0. The first stage of each pipeline materializes tensors on
-  // meta one at a time and sends them to the ranks that keep them. broadcast_buffers: whether the
-  // first pipeline's buffers replace the others' after each batch. Collective.
+  // meta one at a time and sends them to the ranks that keep them. In a dry run tensors stay as
+  // they are, also those of other stages, whose layers find out what those send. broadcast_buffers:
+  // whether the first pipeline's buffers replace the others' after each batch. Collective.
   PipelineStage(strategy::Model model, StagePlacement placement, PipelineComms comms,
                 bool broadcast_buffers);
 
@@ -77,6 +79,7 @@ class PipelineStage : public strategy::Strategy, private strategy::GradientSync 
   const StagePlacement placement_;
   const std::shared_ptr<comm::Communicator> comm_;      // of the stages
   const std::shared_ptr<comm::Communicator> replicas_;  // null: one pipeline
+  const bool made_up_;
   const bool broadcast_buffers_;
   std::vector<std::shared_ptr<comm::Communicator>> tied_comms_;
   std::vector<Tied> tied_;

@@ -38,6 +38,7 @@ const Words kCheckpointing{"memory.activation_checkpointing=[\"blocks.*\"]"};
 const Words kHalf{"training.mixed_precision=bf16"};
 const Words kReplicate{"backend.use=gloo_cpu"};
 const Words kTensor{"parallel.tensor=2"};
+const Words kPipeline{"parallel.pipeline=2"};
 
 void expect_estimate_within_a_tenth(const Configuration& configuration) {
   Workplace here;
@@ -92,6 +93,9 @@ TEST(FullEstimateAccuracy, OtherMeshes_AreWithinATenth) {
            {"tensor 2, overlap", with(with(kReplicate, kTensor), {"parallel.overlap_chunks=4"})},
            {"tensor 2, checkpointing", with(with(kReplicate, kTensor), kCheckpointing)},
            {"context 2", with(kReplicate, {"parallel.context=2"})},
+           {"pipeline 2", with(kReplicate, kPipeline)},
+           {"pipeline 2, checkpointing", with(with(kReplicate, kPipeline), kCheckpointing)},
+           {"pipeline 2 x tensor 2", with(with(kReplicate, kPipeline), kTensor), 4},
        }) {
     expect_estimate_within_a_tenth(configuration);
   }

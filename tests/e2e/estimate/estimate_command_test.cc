@@ -65,8 +65,9 @@ TEST(EstimateCommand, Recommend_PrintsAConfigurationThatIsRight) {
   EXPECT_NE(outcome.out.find("use = \"auto\""), std::string::npos) << outcome.out;
   here.write("train.toml", outcome.out);
   EXPECT_EQ(here.coupler({"config", "check"}).exit_code, 0);
-  const Outcome none =
-      here.coupler(with({"config", "recommend", "--limit", "20MiB", "--world", "2"}, gpt(here)));
+  const Outcome none = here.coupler(
+      with({"config", "recommend", "--limit", "20MiB", "--world", "2", "-o", "parallel.pipeline=1"},
+           gpt(here)));
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_TRUE(
       err_says(none, "no setting fits within 20.0 MiB per rank with 2 processes: the smallest, "))
@@ -192,7 +193,8 @@ TEST(EstimateCommand, Recommend_DividesExpertsIfNothingElseFits) {
   ASSERT_EQ(tight.exit_code, 0) << tight.err;
   for (const char* text :
        {"# Chosen: expert 2, since no mesh that exchanges less fits with a setting as fast.",
-        "# Rejected: data 2, of which a rank needs ", "# Not tried: pipeline, since ",
+        "# Rejected: data 2, of which a rank needs ",
+        "# Rejected: pipeline 2: parallel.pipeline is 2, but prepare does not divide",
         "\n[parallel]\ndata = 1\nexpert = 2\n"}) {
     EXPECT_NE(tight.out.find(text), std::string::npos) << text << " in\n" << tight.out;
   }
@@ -250,7 +252,7 @@ TEST(EstimateCommand, Recommend_ChoosesAMeshAndSaysWhy) {
   for (const char* text :
        {"# Chosen: ", "x tensor 2, since no mesh that exchanges less fits with a setting as fast.",
         "# Rejected: data 4, of which a rank needs ", "# Rejected: shard 4, of which a rank needs ",
-        "# Not tried: pipeline, since the memory of a pipeline's stages is not estimated.",
+        "# Not needed: pipeline 2, 4, with which ranks wait while it fills and drains.",
         "\n[parallel]\ndata = ", "\ntensor = 2\n", "\nprocesses = 4\n"}) {
     EXPECT_NE(tight.out.find(text), std::string::npos) << text << " in\n" << tight.out;
   }
@@ -273,8 +275,9 @@ TEST(EstimateCommand, Recommend_KeepsTheConfiguredSizes) {
 TEST(EstimateCommand, Recommend_RejectsWhatDoesNotDivideHeads) {
   const Workplace here;
   // 4 heads over 8 ranks.
-  const Outcome outcome =
-      here.coupler(with({"config", "recommend", "--limit", "30MiB", "--world", "8"}, gpt(here)));
+  const Outcome outcome = here.coupler(
+      with({"config", "recommend", "--limit", "30MiB", "--world", "8", "-o", "parallel.pipeline=1"},
+           gpt(here)));
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_TRUE(err_says(outcome, "tensor 8 is not possible: ")) << outcome.err;
   EXPECT_TRUE(err_says(outcome, "cannot be divided over 8 ranks")) << outcome.err;
@@ -358,9 +361,9 @@ TEST(EstimateCommand, WrongInput_EndsWithItsMessage) {
       {{"estimate", "--world", "4", "-o", "parallel.tensor=3", "--", "true"},
        2,
        "[parallel] has data \"rest\" x tensor 3, which needs a multiple of 3 ranks"},
-      {{"estimate", "--world", "4", "-o", "parallel.pipeline=2", "--", "true"},
+      {{"estimate", "--world", "4", "-o", "parallel.pipeline=2", "bert.json"},
        1,
-       "parallel.pipeline is 2, but the memory of a pipeline's stages is not estimated"},
+       "parallel.pipeline is 2, but 'bert.json' does not say which layers follow one another"},
       {{"estimate", "--world", "2", "-o", "parallel.expert=2", "-o", "parallel.data=1",
         "bert.json"},
        1,

@@ -17,7 +17,8 @@ TEST(StepLog, WrittenAndRead_IsTheSame) {
               .optimizer_fused = false,
               .optimizer_factor = 2,
               .experts = 4,
-              .initial = 1};
+              .initial = 1,
+              .pipeline = {.stages = 4, .stage = 2, .micro_batches = 8, .virtual_stages = 2}};
   log.models.push_back({.name = "Net",
                         .modules = {{"", "Net", -1}, {"a", "Linear", 0}},
                         .parameters = {{.name = "a.weight",
@@ -36,6 +37,10 @@ TEST(StepLog, WrittenAndRead_IsTheSame) {
   EXPECT_TRUE(again.models[0].parameters[0].in_chunks);
   EXPECT_EQ(again.trainable_bytes(), 48u);
   EXPECT_EQ(again.experts, 4u);
+  EXPECT_EQ(again.pipeline.stages, 4);
+  EXPECT_EQ(again.pipeline.stage, 2);
+  EXPECT_EQ(again.pipeline.micro_batches, 8);
+  EXPECT_EQ(again.pipeline.virtual_stages, 2);
   EXPECT_EQ(again.events[0].kind, StepEvent::Kind::kGradient);
 }
 

@@ -122,5 +122,20 @@ TEST(Groups, OfAProcessAlone_AreMadeUp) {
   }));
 }
 
+TEST(Groups, OfAProcessAlone_AreThoseOfItsStage) {
+  expect_no_error(run_ranks(1, [](comm::Communicator& world) {
+    const Mesh mesh = within_replica(Mesh({4, 2, 1, 1, 1, 2}, 0), 3);
+    EXPECT_EQ(describe(mesh), "pipeline 4 x tensor 2");
+    EXPECT_EQ(mesh.rank("pipeline"), 3);
+    EXPECT_EQ(mesh.rank("tensor"), 0);
+    EXPECT_EQ(mesh.rank("world"), 6);
+    Groups groups(mesh, borrowed(world));
+    const auto stages = groups.make(kPipeline, "pipeline");
+    EXPECT_EQ(stages->size(), 4);
+    EXPECT_EQ(stages->rank(), 3);
+    EXPECT_EQ(groups.make(kTensor, "divided layers")->rank(), 0);
+  }));
+}
+
 }  // namespace
 }  // namespace coupler::groups

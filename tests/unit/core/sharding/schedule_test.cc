@@ -143,6 +143,17 @@ TEST(TrainingSchedule, StagesWaitingForEachOther_ComeToTheEndInTheLeastTime) {
   });
 }
 
+TEST(TrainingSchedule, IdleShare_IsWhatTheSimulationWaits) {
+  EXPECT_DOUBLE_EQ(idle_share(1, 4, 1), 0);
+  EXPECT_DOUBLE_EQ(idle_share(2, 2, 1), 1.0 / 3);
+  EXPECT_DOUBLE_EQ(idle_share(4, 8, 2), 3.0 / 19);
+  for_each_shape([](const PipelineShape& shape) {
+    const double works = 2.0 * static_cast<double>(shape.micro_batches) * shape.virtual_stages;
+    EXPECT_NEAR(idle_share(shape.stages, shape.micro_batches, shape.virtual_stages),
+                1 - works / static_cast<double>(simulate(shape)), 1e-12);
+  });
+}
+
 TEST(InferenceSchedule, SomeMicroBatches_AllForwardInOrder) {
   const auto schedule = inference_schedule(2, 3);
   const std::vector<PipelineStep> expected = {
