@@ -5,6 +5,7 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <latch>
 #include <memory>
 #include <thread>
 
@@ -228,9 +229,11 @@ TEST_F(JobWriters, APieceExchangedAfterwards_IsFoundByEveryReader) {
 TEST_F(JobWriters, AFolderThatCannotBeRead_IsAnErrorOfTheDisk) {
   make(2);
   std::vector<ErrorCode> codes;
+  std::latch written(2);
   const auto ends = save(
-      [](int rank, const CheckpointCommit::Save& save) {
+      [&](int rank, const CheckpointCommit::Save& save) {
         auto files = one_each(rank, save);
+        written.arrive_and_wait();
         if (rank == 0) std::filesystem::rename(save.path, save.path + ".away");
         return files;
       },
