@@ -19,6 +19,7 @@
 #include "groups/mesh.h"
 #include "plugin/probe.h"
 #include "plugin/resolve.h"
+#include "sharding/pipeline_requirements.h"
 
 namespace coupler::estimate {
 namespace {
@@ -163,20 +164,8 @@ EstimatePlan plan_of_rank(const config::BackendConfig& config, const LoggedModel
 // pipelines average them (pipeline/stage.cc).
 EstimatePlan plan_of_stage(const config::BackendConfig& config,
                            const config::MemoryConfig& memory) {
-  if (config.use != "auto" && shards_models(config)) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("the backend '{}' shards a model's parameters itself; a pipeline "
-                            "divides its layers and needs a transport",
-                            config.use),
-                {.subject = "backend.use",
-                 .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
-  }
-  if (memory.offload_optimizer_device != "none") {
-    throw Error(ErrorCode::kUnsupported,
-                "memory.offload_optimizer_device is set, but a pipeline keeps each process's part "
-                "of the optimizer in memory",
-                {.subject = "memory.offload_optimizer_device", .hint = "set it to \"none\""});
-  }
+  sharding::require_pipeline_transport(config.use, config.use != "auto" && shards_models(config));
+  sharding::require_pipeline_optimizer(memory);
   return {};
 }
 

@@ -27,6 +27,7 @@
 #include "pipeline/runner.h"
 #include "pipeline/stage.h"
 #include "residency/parameter_hooks.h"
+#include "sharding/pipeline_requirements.h"
 #include "sharding/pipeline_schedule.h"
 #include "tensor_parallel/module_plan.h"
 #include "tensors/tensor_ops.h"
@@ -298,9 +299,7 @@ void require_known(const config::Config& config, bool several) {
   const config::MemoryConfig& memory = config.memory;
   require_unset(!memory.offload_activations, "memory.offload_activations",
                 "a pipeline does not support it", "set it to false");
-  require_unset(memory.offload_optimizer_device == "none", "memory.offload_optimizer_device",
-                "a pipeline keeps each process's part of the optimizer in memory",
-                "set it to \"none\"; more processes need less memory each");
+  sharding::require_pipeline_optimizer(memory);
   const config::CommunicationConfig& communication = config.communication;
   require_unset(!several || communication.gradients == "none", "communication.gradients",
                 "pipelines average their gradients uncompressed", "set it to \"none\"");
@@ -456,14 +455,7 @@ PipelineParallel PipelineParallel::make(Accelerator& accelerator, torch::nn::Mod
   const int stages = has_mesh ? mesh.size("pipeline") : ranks_of_job;
   complete_options(options, stages);
   if (is_dry) require_stage(*impl.dry_run, stages);
-  if (impl.comm->can_shard()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("the backend '{}' shards a model's parameters itself; a pipeline "
-                            "divides its layers and needs a transport",
-                            impl.plugin.name()),
-                {.subject = "backend.use",
-                 .hint = "set backend.use to a transport, or to \"auto\", which chooses one"});
-  }
+  sharding::require_pipeline_transport(impl.plugin.name(), impl.comm->can_shard());
   // Unlike mean_comm's, also the ranks that a dry run leaves out.
   const int averaging =
       groups::group_size(groups::mesh_of(impl.config, ranks_of_job, 0), groups::kGradients);
