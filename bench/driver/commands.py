@@ -28,7 +28,8 @@ def commands(context):
     context.need_python("torch", "accelerate")
     rows = []
     # Without any command of ours: the program starts, and the dynamic linker loads every plugin.
-    # What gloo_cpu loads to connect is not among them: it has an operator new that calls the program's.
+    # Not the library that gloo_cpu loads to connect: its operator new calls the program's, which it
+    # would be itself.
     plugins = ":".join(sorted(
         path for path in glob.glob(os.path.join(context.build, "lib", "coupler", "*.so"))
         if not path.endswith("_impl.so")))
