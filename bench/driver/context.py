@@ -30,9 +30,9 @@ class Context:
         """The command line of one of bench/main.cc's programs."""
         return [self.program("bench/bench"), name]
 
-    def launch(self, processes, backend, *command, options=()):
+    def launch(self, processes, backend, *command, options=(), flags=()):
         """The command line of a launch. options: more settings, such as "backend.fsdp.base=mpi"."""
-        words = [self.program("coupler"), "launch", "-n", str(processes)]
+        words = [self.program("coupler"), "launch", "-n", str(processes), *flags]
         for option in (f"backend.use={backend}", *options):
             words += ["-o", option]
         return [*words, *command]

@@ -69,9 +69,9 @@ def on(host, *command, own_processes=False):
             *command]
 
 
-def write_secret(folder):
-    """The path of a file for launch.secret_file."""
-    path = os.path.join(folder, "secret")
+def write_secret(folder, job=0):
+    """The path of a file for launch.secret_file; each job may have its own."""
+    path = os.path.join(folder, f"secret-{job}")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(secrets.token_hex(16))
     return path
