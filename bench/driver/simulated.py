@@ -112,8 +112,7 @@ def measured(context, hosts, options):
     outputs = [None, None]
 
     def start(host):
-        words = [coupler, "launch", "-n", "4", "--machines", "2", "--machine-rank", str(host), "--main-address",
-                 two_hosts.ADDRESSES[0], "--main-port", "29500"]
+        words = [coupler, "launch", "-n", "4", *two_hosts.launch_flags(host)]
         for option in (*options, f"backend.interface={two_hosts.INTERFACE}", f"launch.secret_file={secret}"):
             words += ["-o", option]
         words += [coupler, "bench", "collectives", "--bytes", listed(WIRE_BYTES), "--json"]

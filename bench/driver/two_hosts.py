@@ -69,9 +69,22 @@ def on(host, *command, own_processes=False):
             *command]
 
 
-def write_secret(folder, job=0):
-    """The path of a file for launch.secret_file; each job may have its own."""
-    path = os.path.join(folder, f"secret-{job}")
+def launch_flags(rank, port=29500):
+    """coupler launch's flags on the host of that rank."""
+    return ("--machines", "2", "--machine-rank", str(rank), "--main-address", ADDRESSES[0], "--main-port", str(port))
+
+
+def check_wire(what, seconds, received):
+    """For hosts that each have to receive as many bytes. Who is faster used something else than the wire."""
+    least = received / BYTES_PER_SECOND
+    if seconds < 0.9 * least:
+        raise children.Failed(f"{what} took {1e3 * seconds:.1f} ms, but the wire takes {1e3 * least:.1f} ms for as "
+                              "many bytes: not all of them went through it")
+
+
+def write_secret(folder):
+    """The path of a file for launch.secret_file."""
+    path = os.path.join(folder, "secret")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(secrets.token_hex(16))
     return path
